@@ -1,0 +1,84 @@
+"""The files of a run folder. Nobody else joins their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Every file of one run, as a property of its folder."""
+
+    folder: Path
+
+    @property
+    def job(self) -> Path:
+        """Resolved configuration, plan and reasons: all a worker needs to know."""
+        return self.folder / "job.json"
+
+    @property
+    def manifest(self) -> Path:
+        """Evidence of the run; written last, so that its presence means complete."""
+        return self.folder / "manifest.json"
+
+    @property
+    def hydra(self) -> Path:
+        return self.folder / ".hydra"
+
+    @property
+    def ds_config(self) -> Path:
+        """Exactly what DeepSpeed got."""
+        return self.folder / "ds_config.json"
+
+    @property
+    def launch_script(self) -> Path:
+        """Starts the training worker by hand."""
+        return self.folder / "launch.sh"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line per logged step or evaluation."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    @property
+    def results(self) -> Path:
+        """One JSON file per finished worker: results/train.json and so on."""
+        return self.folder / "results"
+
+    def result(self, step: str) -> Path:
+        return self.results / f"{step}.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        return self.folder / "adapter"
+
+    @property
+    def merged(self) -> Path:
+        return self.folder / "merged"
+
+    @property
+    def generations(self) -> Path:
+        """Every answer, one JSON line each, in prompt order."""
+        return self.folder / "generations.jsonl"
+
+    @property
+    def outputs(self) -> Path:
+        """Every n-th answer."""
+        return self.folder / "outputs.jsonl"
+
+    @property
+    def loss_plot(self) -> Path:
+        return self.folder / "loss.png"
+
+    @property
+    def memory_plot(self) -> Path:
+        return self.folder / "memory.png"

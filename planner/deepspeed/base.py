@@ -1,0 +1,110 @@
+"""What every emulated DeepSpeed optimizer wrapper has in common.
+
+Source of all of it: DeepSpeed 0.19.8, `deepspeed/runtime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from planner.memory.arena import Arena, Buffer
+from planner.network.modules import Module, Network
+from planner.tape.autograd import Parameter
+from planner.training_case import TrainingCase
+from planner.units import DTYPE_BYTES
+
+FP32 = 4
+STATES = "optimizer states"
+MASTER = "fp32 master weights"
+WEIGHTS = "weights"
+GRADIENTS = "gradients"
+BUCKETS = "communication buckets"
+STEP = "step temporaries"
+MOMENTS = 2  # Adam keeps two values a weight
+
+
+class Engine(Protocol):
+    """The life of a training engine, in the order of the calls."""
+
+    shards_weights: bool
+
+    def load(self) -> None:
+        """Put the weights where the model is built."""
+        ...
+
+    def start(self) -> None:
+        """`deepspeed.initialize`."""
+        ...
+
+    def before_forward(self, module: Module) -> None: ...
+    def after_forward(self, module: Module) -> None: ...
+    def before_backward(self, module: Module) -> None: ...
+    def after_backward(self, module: Module) -> None: ...
+
+    def begin_micro_batch(self) -> None:
+        """The forward pass starts."""
+        ...
+
+    def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
+        """Autograd has finished one parameter's gradient."""
+        ...
+
+    def end_backward(self, *, boundary: bool) -> None:
+        """Backward is over; `boundary` at the last micro-batch of a step."""
+        ...
+
+    def step(self) -> None:
+        """`engine.step()` at a boundary."""
+        ...
+
+
+class ReplicatedWeights:
+    """Stages 0 to 2: every rank holds all weights, so nothing happens around modules."""
+
+    shards_weights = False
+
+    def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
+        self.case, self.network, self.arena = case, network, arena
+        self.itemsize = DTYPE_BYTES[case.dtype]
+        self.trained = [p for p in network.parameters() if p.trainable]
+        self.trained_numel = sum(p.numel for p in self.trained)
+        self.weights: dict[Parameter, Buffer] = {}
+
+    def load(self) -> None:
+        """Build the model on the GPU in its dtype."""
+        for parameter in self.network.parameters():
+            self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
+        if self.network.head is None:  # the output layer has weights of its own until it is tied
+            scratch(self.arena, self.network.embedding.weight.stored_bytes, WEIGHTS)
+
+    def before_forward(self, module: Module) -> None:
+        """Nothing to fetch."""
+
+    def after_forward(self, module: Module) -> None:
+        """Nothing to release."""
+
+    def before_backward(self, module: Module) -> None:
+        """Nothing to fetch."""
+
+    def after_backward(self, module: Module) -> None:
+        """Nothing to release."""
+
+    def begin_micro_batch(self) -> None:
+        """Nothing to do."""
+
+    def cast_adapters(self) -> None:
+        """`_cast_module_mixed_precision` brings every floating parameter to the compute type."""
+        for parameter in self.network.parameters():
+            if not parameter.quantized and parameter.itemsize != self.itemsize:
+                parameter.itemsize = self.itemsize
+                parameter.stored_bytes = parameter.numel * self.itemsize
+                self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
+
+
+def scratch(arena: Arena, nbytes: int, what: str = STEP) -> None:
+    """Allocate and free at once: a temporary that leaves only its peak."""
+    arena.new(nbytes, what)
+
+
+EngineMaker = Callable[[TrainingCase, Network, Arena], Engine]

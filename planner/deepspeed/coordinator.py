@@ -1,0 +1,187 @@
+"""ZeRO-3's parameter coordinator: what is gathered, when, and how long it stays.
+
+Source: `runtime/zero/partitioned_param_coordinator.py` and the gather handles of
+`runtime/zero/partition_parameters.py`. From the second pass on a trace of the first one drives prefetch
+and release.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Optional
+
+from planner.memory.arena import GATHER_STREAM, Arena, Buffer
+from planner.network.modules import Module
+from planner.tape.autograd import Parameter
+from planner.training_case import ZeroSettings
+from planner.units import ceil_div
+
+GATHERED = "gathered weights"
+
+
+class GatherHandle:
+    """One all-gather under way: a flat buffer that is cut into parameters when first waited for."""
+
+    def __init__(self, parameters: list[Parameter], flat: Optional[Buffer]) -> None:
+        self.parameters, self.flat = parameters, flat
+        self.complete = False
+
+
+class Coordinator:
+    """Follows which parameters are whole on this rank."""
+
+    def __init__(self, arena: Arena, settings: ZeroSettings, world_size: int) -> None:
+        self.arena, self.settings, self.world = arena, settings, world_size
+        self.whole: dict[Parameter, Optional[Buffer]] = {}
+        self.in_flight: dict[Parameter, GatherHandle] = {}
+        self.available_numel = 0
+        self.active: dict[Parameter, set[Module]] = {}
+        self.order: list[Module] = []
+        self.trace: list[tuple[Parameter, int]] = []
+        self.complete = False
+        self.step_id = 0
+        self.queue: deque[tuple[Parameter, int]] = deque()
+        self.fetched_for: dict[Parameter, int] = {}
+        self.backward_modules: dict[Module, None] = {}
+        self._distance: list[int] = []
+
+    def persists(self, parameter: Parameter) -> bool:
+        """Small parameters stay whole from their first use on."""
+        return parameter.numel <= self.settings.stage3_param_persistence_threshold
+
+    def begin(self) -> None:
+        """A forward pass starts: freeze the trace that the pass before recorded."""
+        if self.order and not self.complete:
+            self.complete = True
+            self.trace = [(p, i) for i, m in enumerate(self.order) for p in m.own()]
+            self._distance = [sum(p.numel for p in m.own()) for m in self.order]
+        self.queue = deque(self.trace)
+        self.fetched_for = {}
+        self.step_id = 0
+        self.available_numel = 0
+        self.in_flight.clear()
+
+    def fetch(self, module: Module, *, forward: bool) -> None:
+        """Make a module's parameters whole, then prefetch what the trace says comes next."""
+        if not forward:
+            self.backward_modules[module] = None
+        if not self.complete:
+            self.order.append(module)
+        wanted = module.own()
+        self._gather([p for p in wanted if p not in self.whole and p not in self.in_flight])
+        for parameter in wanted:
+            self.active.setdefault(parameter, set()).add(module)
+            handle = self.in_flight.pop(parameter, None)
+            if handle is not None:
+                self._wait(handle)
+        if self.complete:
+            self._drop_from_queue(wanted)
+            self._prefetch()
+        self.step_id += 1
+
+    def release(self, module: Module, *, forward: bool) -> None:
+        """Let a module's parameters go unless they are small, in use, or soon needed again."""
+        candidates = self._to_release(module)
+        if not forward:
+            self.backward_modules.pop(module, None)
+        for parameter in module.own():
+            users = self.active.get(parameter)
+            if users is not None:
+                users.discard(module)
+            if parameter in candidates and not users:
+                self._partition(parameter)
+
+    def release_leftovers(self) -> None:
+        """Backward hooks that never fired (an input without gradient) are made up for."""
+        while self.backward_modules:
+            module, _ = self.backward_modules.popitem()
+            for parameter in module.own():
+                self.active.get(parameter, set()).discard(module)
+                if not self.persists(parameter) and not self.active.get(parameter):
+                    self._partition(parameter)
+
+    def release_all(self) -> None:
+        """The optimizer step gives every gathered copy back, small ones are gathered again after it."""
+        self.in_flight.clear()
+        for parameter in list(self.whole):
+            if not self.persists(parameter):
+                self._partition(parameter)
+
+    def gather_persistent(self, parameters: list[Parameter]) -> None:
+        """After a step all small parameters are gathered in one go."""
+        small = [p for p in parameters if self.persists(p) and p not in self.whole]
+        self._gather(small)
+        for parameter in small:
+            handle = self.in_flight.pop(parameter, None)
+            if handle is not None:
+                self._wait(handle)
+
+    def _to_release(self, module: Module) -> set[Parameter]:
+        candidates = {p for p in module.own() if not self.persists(p)}
+        if not self.complete:
+            return set(module.own())
+        candidates = {p for p in candidates if self.fetched_for.get(p, -1) <= self.step_id}
+        travelled, step = 0, self.step_id
+        while candidates and step < len(self.order) and travelled < self.settings.stage3_max_reuse_distance:
+            for parameter in self.order[step].own():
+                candidates.discard(parameter)
+            travelled += self._distance[step]
+            step += 1
+        return candidates
+
+    def _drop_from_queue(self, wanted: list[Parameter]) -> None:
+        missing = {p for p in wanted if self.fetched_for.get(p, -1) < self.step_id}
+        dropped = 0
+        while self.queue and dropped < len(missing):
+            parameter, last_used = self.queue.popleft()
+            self.fetched_for[parameter] = last_used
+            dropped += 1
+
+    def _prefetch(self) -> None:
+        most = min(
+            self.settings.stage3_max_live_parameters - self.available_numel,
+            self.settings.stage3_prefetch_bucket_size,
+        )
+        coming: dict[Parameter, None] = {}
+        numel = 0
+        while self.queue and numel < most:
+            parameter, last_used = self.queue.popleft()
+            self.fetched_for[parameter] = max(self.fetched_for.get(parameter, -1), last_used)
+            if parameter in self.whole or parameter in self.in_flight or parameter in coming:
+                continue
+            coming[parameter] = None
+            numel += parameter.numel
+        self._gather(list(coming))
+
+    def _gather(self, parameters: list[Parameter]) -> None:
+        if not parameters:
+            return
+        self.available_numel += sum(p.numel for p in parameters)
+        if self.world == 1:  # a view of the partition
+            self.whole.update(dict.fromkeys(parameters))
+            return
+        if len(parameters) == 1:
+            parameter = parameters[0]
+            self.whole[parameter] = self._flat(parameters)
+            self.in_flight[parameter] = GatherHandle(parameters, None)
+            return
+        handle = GatherHandle(parameters, self._flat(parameters))
+        self.in_flight.update(dict.fromkeys(parameters, handle))
+
+    def _flat(self, parameters: list[Parameter]) -> Buffer:
+        nbytes = sum(ceil_div(p.numel, self.world) * self.world * p.itemsize for p in parameters)
+        return self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
+
+    def _wait(self, handle: GatherHandle) -> None:
+        """Cut the flat buffer: each parameter gets its own copy; the flat one lives while a handle does."""
+        if handle.complete or handle.flat is None:
+            return
+        for parameter in handle.parameters:
+            nbytes = parameter.numel * parameter.itemsize
+            self.whole[parameter] = self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
+        handle.complete = True
+
+    def _partition(self, parameter: Parameter) -> None:
+        if parameter in self.whole and parameter not in self.in_flight:
+            del self.whole[parameter]
+            self.available_numel -= parameter.numel

@@ -1,0 +1,181 @@
+"""ZeRO stages 1 and 2: optimizer state sharded, and at stage 2 the gradients too.
+
+Source: `runtime/zero/stage_1_and_2.py`. Rank 0 is emulated: it owns the first part of the flat buffer,
+whose gradients come last.
+"""
+
+from __future__ import annotations
+
+from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, STATES, STEP, WEIGHTS
+from planner.deepspeed.base import ReplicatedWeights, scratch
+from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
+from planner.network.modules import Network
+from planner.tape.autograd import Parameter
+from planner.training_case import TrainingCase
+from planner.units import ceil_div
+
+
+class Stage12(ReplicatedWeights):
+    """Replicated weights, sharded optimizer state."""
+
+    def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
+        super().__init__(case, network, arena)
+        world = case.world_size
+        # The flat buffer is padded to a multiple of 2 x world size.
+        self.part = ceil_div(self.trained_numel, 2 * world) * 2
+        self.flat_numel = self.part * world
+        self.shards_gradients = case.zero_stage == 2
+        self.offloads = case.offload_optimizer != "none"
+        self.mine = self._owned()
+        self.owned_numel = sum(p.numel for p in self.mine)
+        self.states: list[Buffer] = []
+        self.gradients: dict[Parameter, Buffer] = {}
+        self.accumulated: list[Buffer] = []
+        self.own_gradients: Buffer | None = None
+        self.own_filled = 0
+        self.buckets: list[Buffer] = []
+        self.in_bucket: list[Parameter] = []
+        self.bucket_elements = 0
+        self.oversized = False
+
+    def _owned(self) -> dict[Parameter, None]:
+        """Parameters that touch rank 0's part: one that the border cuts counts whole."""
+        mine: dict[Parameter, None] = {}
+        offset = 0
+        for parameter in self.trained:
+            if offset >= self.part:
+                break
+            mine[parameter] = None
+            offset += parameter.numel
+        return mine
+
+    def start(self) -> None:
+        """Flatten the trained weights beside the originals, then make this rank's fp32 part."""
+        self.cast_adapters()
+        new = self.arena.new
+        self.arena.empty_cache()
+        flat = new(self.flat_numel * self.itemsize, WEIGHTS)
+        for parameter in self.trained:
+            self.weights[parameter] = flat
+        copy = new(self.part * self.itemsize, MASTER)
+        if self.offloads:
+            del copy
+            largest = max((p.numel for p in self.trained), default=0)
+            self.states.append(new(largest * self.itemsize, BUCKETS))  # temp_grad_buffer_for_gpu_offload
+            return
+        self.states.append(new(self.part * FP32, MASTER))
+        del copy
+
+    def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
+        """Stage 2 (and overlap) reduces as gradients come; stage 1 keeps them until the boundary."""
+        if not (self.shards_gradients or self.case.overlaps):
+            self.gradients.setdefault(parameter, gradient)
+            return
+        self._ensure_buckets()
+        self._enqueue(parameter, gradient)
+
+    def _ensure_buckets(self) -> None:
+        if self.buckets or not self.case.zero.contiguous_gradients:
+            return
+        nbytes = self.case.zero.reduce_bucket_size * self.itemsize
+        count = 2 if self.case.overlaps else 1
+        self.buckets = [self.arena.new(nbytes, BUCKETS) for _ in range(count)]
+
+    def _enqueue(self, parameter: Parameter, gradient: Buffer) -> None:
+        size = self.case.zero.reduce_bucket_size
+        if self.bucket_elements + parameter.numel > size:
+            self._reduce()
+        fits = parameter.numel <= size
+        if self.case.zero.contiguous_gradients and fits:
+            self.gradients[parameter] = self.buckets[0]  # copied into the bucket; its own storage goes
+        else:
+            self.gradients[parameter] = gradient
+            self.oversized = not fits
+        self.bucket_elements += parameter.numel
+        self.in_bucket.append(parameter)
+
+    def _reduce(self) -> None:
+        """Average the bucket; gradients for several owners are flattened into a copy first."""
+        if not self.in_bucket:
+            return
+        stream = REDUCE_STREAM if self.case.overlaps else 0
+        if self._spans_ranks():
+            copy = self.arena.new(self.bucket_elements * self.itemsize, BUCKETS, stream=stream)
+            del copy
+        for parameter in self.in_bucket:
+            if parameter in self.mine and not self.offloads and self.case.zero.contiguous_gradients:
+                self._copy_to_partition(parameter)
+            elif self.shards_gradients and (parameter not in self.mine or self.offloads):
+                self.gradients.pop(parameter, None)
+        self.in_bucket.clear()
+        self.bucket_elements = 0
+
+    def _spans_ranks(self) -> bool:
+        if self.case.world_size == 1:
+            return False
+        if not self.case.zero.contiguous_gradients:
+            return len(self.in_bucket) > 1
+        offsets = self._offsets()
+        owners = set()
+        for parameter in self.in_bucket:
+            first = offsets[parameter] // self.part
+            last = (offsets[parameter] + parameter.numel - 1) // self.part
+            owners |= {first, last}
+        return len(owners) > 1
+
+    def _offsets(self) -> dict[Parameter, int]:
+        if not hasattr(self, "_offset_of"):
+            self._offset_of: dict[Parameter, int] = {}
+            offset = 0
+            for parameter in self.trained:
+                self._offset_of[parameter] = offset
+                offset += parameter.numel
+        return self._offset_of
+
+    def _copy_to_partition(self, parameter: Parameter) -> None:
+        if self.own_gradients is None:
+            self.own_gradients = self.arena.new(self.owned_numel * self.itemsize, GRADIENTS)
+        self.gradients[parameter] = self.own_gradients
+
+    def end_backward(self, *, boundary: bool) -> None:
+        """Reduce what is left and let the buckets go; keep accumulated gradients between boundaries."""
+        if not (self.shards_gradients or self.case.overlaps):
+            if not boundary:
+                return
+            self._ensure_buckets()
+            for parameter in reversed(self.trained):
+                gradient = self.gradients.pop(parameter)
+                self._enqueue(parameter, gradient)
+                del gradient
+        self._reduce()
+        self.buckets = []
+        if self.offloads:
+            self.gradients.clear()
+            return
+        if self.shards_gradients:
+            self._keep_own(boundary=boundary)
+
+    def _keep_own(self, *, boundary: bool) -> None:
+        self.gradients.clear()
+        if self.case.grad_accum == 1:
+            return
+        own, self.own_gradients = self.own_gradients, None
+        if own is not None and not self.accumulated:
+            self.accumulated.append(own)
+        if boundary and self.accumulated:
+            self.own_gradients = self.accumulated.pop()
+
+    def step(self) -> None:
+        """Flatten this rank's gradients, make them fp32, step, and let all of it go."""
+        if self.offloads:
+            return
+        flat = self.arena.new(self.part * self.itemsize, STEP)
+        wide = self.arena.new(self.part * FP32, STEP)
+        del flat
+        self.gradients.clear()
+        self.own_gradients = None
+        if len(self.states) == 1:
+            self.states += [self.arena.new(self.part * FP32, STATES) for _ in range(MOMENTS)]
+        if self.case.optimizer == "torch_adamw":
+            scratch(self.arena, self.part * FP32)
+        del wide

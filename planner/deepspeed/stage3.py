@@ -1,0 +1,143 @@
+"""ZeRO stage 3: weights, gradients and optimizer state sharded.
+
+Source: `runtime/zero/stage3.py`. Parameters are padded to a multiple of the world size one by one.
+"""
+
+from __future__ import annotations
+
+from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, STATES, STEP, WEIGHTS, scratch
+from planner.deepspeed.coordinator import Coordinator
+from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
+from planner.network.modules import Module, Network
+from planner.tape.autograd import Parameter
+from planner.training_case import TrainingCase
+from planner.units import DTYPE_BYTES, ceil_div
+
+
+class Stage3:
+    """Sharded weights: gathered around each module that uses them."""
+
+    shards_weights = True
+
+    def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
+        self.case, self.network, self.arena = case, network, arena
+        self.itemsize = DTYPE_BYTES[case.dtype]
+        self.coordinator = Coordinator(arena, case.zero, case.world_size)
+        self.trained = [p for p in network.parameters() if p.trainable]
+        self.shard_numel = sum(self._shard(p) for p in self.trained)
+        self.shards: dict[Parameter, Buffer] = {}
+        self.states: list[Buffer] = []
+        self.sub_groups = self._sub_groups()
+        self.in_bucket: dict[Parameter, Buffer] = {}
+        self.bucket_elements = 0
+
+    def _shard(self, parameter: Parameter) -> int:
+        return ceil_div(parameter.numel, self.case.world_size)
+
+    def _sub_groups(self) -> list[int]:
+        """Shard elements per optimizer sub-group: filled in order up to sub_group_size."""
+        groups: list[int] = []
+        filled = 0
+        for parameter in self.trained:
+            filled += self._shard(parameter)
+            if filled >= self.case.zero.sub_group_size:
+                groups.append(filled)
+                filled = 0
+        return [*groups, filled] if filled else groups
+
+    def load(self) -> None:
+        """`zero.Init`: each parameter is made whole, then only this rank's shard is kept."""
+        on_gpu = self.case.offload_param == "none"
+        for parameter in self.network.parameters():
+            whole = self.arena.new(parameter.numel * parameter.itemsize, WEIGHTS)
+            if on_gpu:
+                nbytes = self._shard(parameter) * parameter.itemsize
+                self.shards[parameter] = self.arena.new(nbytes, WEIGHTS)
+            del whole
+
+    def start(self) -> None:
+        """Flat shards of the trained weights, fp32 copy, gradient shards, and the reduce bucket."""
+        new, on_gpu = self.arena.new, self.case.offload_optimizer == "none"
+        if self.case.offload_param == "none" and self.trained:
+            for numel in self.sub_groups:
+                self.states.append(new(numel * self.itemsize, WEIGHTS))
+            for parameter in self.trained:
+                self.shards.pop(parameter)
+        if on_gpu:
+            self.states += [new(numel * FP32, MASTER) for numel in self.sub_groups]
+        bucket = self.case.zero.reduce_bucket_size * self.itemsize
+        if self.case.zero.contiguous_gradients:
+            self.states.append(new(bucket, BUCKETS))
+        if on_gpu:
+            self.states.append(new(self.shard_numel * self.itemsize, GRADIENTS))
+        self.moments_made = not on_gpu
+        if on_gpu:
+            # initialize_optimizer_states: one zero gradient for the largest sub-group; moments come lazily
+            scratch(self.arena, max(self.sub_groups, default=0) * FP32)
+
+    def begin_micro_batch(self) -> None:
+        """The coordinator starts a new pass."""
+        self.coordinator.begin()
+
+    def before_forward(self, module: Module) -> None:
+        self.coordinator.fetch(module, forward=True)
+
+    def after_forward(self, module: Module) -> None:
+        self.coordinator.release(module, forward=True)
+
+    def before_backward(self, module: Module) -> None:
+        self.coordinator.fetch(module, forward=False)
+
+    def after_backward(self, module: Module) -> None:
+        self.coordinator.release(module, forward=False)
+
+    def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
+        """Fill the bucket; reduce it when the next gradient does not fit."""
+        size = self.case.zero.reduce_bucket_size
+        if self.bucket_elements + parameter.numel > size and self.in_bucket:
+            self._reduce()
+        if self.case.zero.contiguous_gradients and self.bucket_elements + parameter.numel <= size:
+            self.in_bucket[parameter] = self.states[0]  # copied into the permanent bucket
+        else:
+            self.in_bucket[parameter] = gradient
+        self.bucket_elements += parameter.numel
+
+    def _reduce(self) -> None:
+        """`reduce_scatter_coalesced`: a padded, interleaved copy of the bucket unless it is one even tensor."""
+        parameters = list(self.in_bucket)
+        world = self.case.world_size
+        even = len(parameters) == 1 and parameters[0].numel % world == 0
+        if not even:
+            numel = sum(self._shard(p) * world for p in parameters)
+            stream = REDUCE_STREAM if self.case.overlaps else 0
+            copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
+            del copy
+        self.in_bucket.clear()
+        self.bucket_elements = 0
+
+    def end_backward(self, *, boundary: bool) -> None:
+        """Reduce what is left; release what hooks left behind."""
+        del boundary
+        if self.in_bucket:
+            self._reduce()
+        self.coordinator.release_leftovers()
+
+    def step(self) -> None:
+        """Each sub-group: flatten its gradient shards, make them fp32, step."""
+        self.coordinator.release_all()
+        if self.case.offload_optimizer == "none":
+            for numel in self.sub_groups:
+                self._step_sub_group(numel)
+        self.moments_made = True
+        self.coordinator.gather_persistent(self.network.parameters())
+
+    def _step_sub_group(self, numel: int) -> None:
+        new = self.arena.new
+        flat = new(numel * self.itemsize, STEP)
+        wide = new(numel * FP32, STEP)
+        del flat
+        if not self.moments_made:
+            self.states += [new(numel * FP32, STATES) for _ in range(MOMENTS)]
+        if self.case.optimizer == "torch_adamw":
+            scratch(self.arena, numel * FP32)
+        del wide

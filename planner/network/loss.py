@@ -1,0 +1,72 @@
+"""Logits and loss: where large vocabularies spend their memory.
+
+Stock: transformers `loss/loss_utils.py: ForCausalLMLoss`. Fused: liger-kernel 0.8.5
+`ops/fused_linear_cross_entropy.py`.
+"""
+
+from __future__ import annotations
+
+from planner.memory.arena import Buffer
+from planner.network.run import ForwardPass
+from planner.tape import ops
+from planner.tape.autograd import Gradients, Parameter, Tensor
+from planner.units import ceil_div
+
+
+def stock_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Logits for every token, an fp32 copy, log-softmax, negative log-likelihood.
+
+    Returns:
+        The loss and the tensors that the caller's `outputs` object keeps alive.
+    """
+    tape = forward.tape
+    logits = _logits(forward, hidden)
+    if forward.arch.logit_softcap:
+        logits = ops.scale(tape, ops.saves_output(tape, ops.scale(tape, logits)))
+    wide = ops.cast(tape, logits, 4)
+    kept = [logits] if forward.case.outputs_kept else []
+    log_probabilities = ops.saves_output(tape, wide)
+    del wide, logits
+    nbytes = log_probabilities.nbytes
+    loss = tape.tensor(1, 4)
+    tape.attach(loss, lambda _: [tape.arena.new(nbytes, ops.ACTIVATION_GRADIENTS)], [log_probabilities])
+    return loss, kept
+
+
+def _logits(forward: ForwardPass, hidden: Tensor) -> Tensor:
+    module = forward.network.output
+    keeps = forward.hooks.shards_weights
+    return forward.call(
+        module,
+        hidden,
+        lambda x: ops.linear(forward.tape, x, module.weight, rows=forward.tokens, keeps_input=keeps),
+    )
+
+
+def liger_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Logits a chunk at a time; gradients of input and weight are made in the forward pass and kept."""
+    tape, weight = forward.tape, forward.network.output.weight
+    tokens, vocab, width = forward.tokens, *weight.shape
+    chunk_tokens = _next_power_of_2(ceil_div(tokens, ceil_div(vocab, width)))
+    grad_in = tape.arena.new(tokens * width * hidden.itemsize, ops.ACTIVATION_GRADIENTS)
+    grad_weight = tape.arena.new(weight.numel * weight.itemsize, ops.GRADIENTS) if weight.trainable else None
+    logits = tape.arena.new(chunk_tokens * vocab * hidden.itemsize, "logits")
+    if grad_weight is not None:
+        product = tape.arena.new(weight.numel * weight.itemsize, ops.GRADIENTS)
+        del product
+    del logits
+    loss = tape.tensor(1, 4)
+    trained: list[Parameter] = [weight] if weight.trainable else []
+    held: list[Buffer | None] = [grad_in, *([grad_weight] if trained else [])]
+    del grad_in, grad_weight
+
+    def rule(_gradient: Buffer) -> Gradients:
+        result: Gradients = list(held)
+        held.clear()
+        return result
+
+    return tape.attach(loss, rule, [hidden, *trained]), []
+
+
+def _next_power_of_2(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()

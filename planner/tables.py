@@ -1,0 +1,110 @@
+"""The planner's tables: GPUs and model shapes, read once from `planner/data`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Optional
+
+from planner.errors import CaseError, did_you_mean
+from planner.units import GIB, MIB
+
+DATA = Path(__file__).parent / "data"
+HOPPER = (9, 0)
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One row of `data/gpus.yaml`. Bandwidths in 1e9 bytes a second, rates in dense TFLOP/s."""
+
+    name: str
+    title: str
+    vendor: str
+    memory_gib: float
+    usable_gib: float
+    context_gib: float
+    compute_capability: str
+    bf16: bool
+    fp16_tflops: float
+    bf16_tflops: Optional[float]
+    memory_bandwidth_gb_s: float
+    link: str
+    link_gb_s: float
+    pcie_gb_s: float
+    source: str
+    note: str = ""
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability as numbers."""
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What one process can allocate beside its CUDA context."""
+        return int(self.usable_gib * GIB)
+
+
+@lru_cache(maxsize=None)
+def _yaml(name: str) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)  # a safe loader either way
+
+
+@lru_cache(maxsize=None)
+def gpus() -> dict[str, Gpu]:
+    """Every GPU of the table, by name."""
+    return {name: Gpu(name=name, **row) for name, row in _yaml("gpus.yaml").items()}
+
+
+def gpu_names() -> list[str]:
+    """Names that `hardware.gpu` takes."""
+    return [CPU, *gpus()]
+
+
+def gpu(name: str) -> Gpu:
+    """Look a GPU up.
+
+    Raises:
+        CaseError: with the closest name.
+    """
+    if name not in gpus():
+        raise CaseError(f"GPU {name!r} is not in the table. {did_you_mean(name, gpu_names())}")
+    return gpus()[name]
+
+
+def model_names() -> list[str]:
+    """Names of the model shapes that ship with the planner."""
+    return list(_yaml("models/index.yaml"))
+
+
+@lru_cache(maxsize=None)
+def model_config(name: str) -> dict[str, Any]:
+    """The Hugging Face configuration of a shipped model shape.
+
+    Raises:
+        CaseError: with the closest name.
+    """
+    index = _yaml("models/index.yaml")
+    if name not in index:
+        raise CaseError(f"model {name!r} is not in the table. {did_you_mean(name, index)}")
+    return json.loads((DATA / "models" / index[name]["file"]).read_text(encoding="utf-8"))
+
+
+def workspace_bytes(device: str) -> int:
+    """cuBLAS workspace of one thread.
+
+    Source: torch 2.11 `aten/src/ATen/cuda/CublasHandlePool.cpp: getChosenWorkspaceSize`: 32 MiB on
+    compute capability 9.0, else `:4096:2:16:8`. Nothing on the CPU.
+    """
+    if device == CPU:
+        return 0
+    if gpu(device).capability == HOPPER:
+        return 32 * MIB
+    return (2 * 4096 + 8 * 16) * 1024

@@ -1,0 +1,157 @@
+"""Automatic differentiation over sizes: which tensors a backward pass keeps, makes and frees, and when.
+
+The rules are PyTorch's: a node runs when every gradient of its outputs has arrived, later nodes first;
+gradients that meet are added in place; what a node saved is released as soon as it has run; a parameter's
+gradient is handed on before any other node runs. Values do not exist here, only buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Optional, Protocol, Union
+
+from planner.memory.arena import Arena, Buffer
+
+Gradients = list[Optional[Buffer]]
+BackwardRule = Callable[[Buffer], Gradients]
+
+
+class Parameter:
+    """A weight: its shape, whether it is trained, and the bytes of one stored element.
+
+    `stored_bytes` differs from numel x itemsize for quantised weights; `itemsize` is the type it is
+    computed with.
+    """
+
+    __slots__ = ("itemsize", "name", "numel", "shape", "stored_bytes", "trainable")
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], *, trainable: bool, itemsize: int, stored_bytes: int = 0
+    ) -> None:
+        self.name, self.shape, self.trainable, self.itemsize = name, shape, trainable, itemsize
+        numel = 1
+        for size in shape:
+            numel *= size
+        self.numel = numel
+        self.stored_bytes = stored_bytes or numel * itemsize
+
+    @property
+    def quantized(self) -> bool:
+        return self.stored_bytes != self.numel * self.itemsize
+
+
+class Node:
+    """One step of the backward pass."""
+
+    __slots__ = ("inputs", "pending", "rule")
+
+    def __init__(self, rule: BackwardRule, inputs: list[Node | Parameter | None]) -> None:
+        self.rule: BackwardRule | None = rule
+        self.inputs = inputs
+        self.pending: Buffer | None = None
+
+
+class Tensor:
+    """An activation: `numel` elements of `itemsize` bytes in a buffer that views may share."""
+
+    __slots__ = ("buffer", "itemsize", "node", "numel")
+
+    def __init__(self, buffer: Buffer, numel: int, itemsize: int, node: Node | None = None) -> None:
+        self.buffer, self.numel, self.itemsize, self.node = buffer, numel, itemsize, node
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor's elements."""
+        return self.numel * self.itemsize
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether the backward pass reaches this tensor."""
+        return self.node is not None
+
+    def view(self) -> Tensor:
+        """The same storage and the same place in the graph."""
+        return Tensor(self.buffer, self.numel, self.itemsize, self.node)
+
+    def detached(self) -> Tensor:
+        """The same storage outside the graph."""
+        return Tensor(self.buffer, self.numel, self.itemsize)
+
+
+Source = Union[Tensor, Parameter, None]
+
+
+class GradientSink(Protocol):
+    """Receives the gradient of each parameter as autograd produces it (DeepSpeed's hooks)."""
+
+    def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
+        """Take a complete gradient."""
+        ...
+
+
+class Tape:
+    """Records nodes in the order of the forward pass and runs them backwards."""
+
+    def __init__(self, arena: Arena, sink: GradientSink) -> None:
+        self.arena, self.sink = arena, sink
+        self.recording = True
+        self._nodes: list[Node] = []
+        self._uses: dict[Parameter, int] = {}
+        self._partial: dict[Parameter, Buffer] = {}
+
+    def tensor(self, numel: int, itemsize: int, what: str = "activations") -> Tensor:
+        """A fresh tensor outside the graph."""
+        return Tensor(self.arena.new(numel * itemsize, what), numel, itemsize)
+
+    def attach(self, out: Tensor, rule: BackwardRule, inputs: Sequence[Source]) -> Tensor:
+        """Put `out` into the graph. `rule` maps its gradient to one gradient (or None) per input."""
+        edges: list[Node | Parameter | None] = []
+        for source in inputs:
+            if isinstance(source, Parameter):
+                self._uses[source] = self._uses.get(source, 0) + 1
+                edges.append(source)
+            else:
+                edges.append(None if source is None else source.node)
+        node = Node(rule, edges)
+        self._nodes.append(node)
+        out.node = node
+        return out
+
+    def backward(self, loss: Tensor, gradient: Buffer) -> None:
+        """Run every node that leads to `loss`, last recorded first."""
+        assert loss.node is not None
+        loss.node.pending = gradient
+        del gradient, loss
+        while self._nodes:
+            node = self._nodes.pop()
+            gradients = self._run(node)
+            node.rule = None  # what it saved goes
+            self._pass_on(node, gradients)
+
+    @staticmethod
+    def _run(node: Node) -> Gradients:
+        pending, node.pending = node.pending, None
+        if pending is None or node.rule is None:
+            return []
+        return node.rule(pending)
+
+    def _pass_on(self, node: Node, gradients: Gradients) -> None:
+        for target, i in zip(node.inputs, range(len(gradients))):
+            gradient, gradients[i] = gradients[i], None
+            if gradient is None or target is None:
+                continue
+            if isinstance(target, Parameter):
+                self._deliver(target, gradient)
+            elif target.pending is None:
+                target.pending = gradient
+            # else: added in place; its own buffer dies here
+            del gradient
+
+    def _deliver(self, parameter: Parameter, gradient: Buffer) -> None:
+        self._uses[parameter] -= 1
+        total = self._partial.pop(parameter, gradient)
+        if self._uses[parameter]:
+            self._partial[parameter] = total  # a tied weight waits for its other uses
+            return
+        del self._uses[parameter], gradient
+        self.sink.on_gradient(parameter, total)

@@ -1,0 +1,212 @@
+"""The operators of transformer models: what each allocates, keeps for backward and gives back.
+
+Each function mirrors one ATen operator or a short Python idiom of transformers. Sources: torch 2.11-2.13
+`tools/autograd/derivatives.yaml` (what is saved), transformers 5.17-5.24 modelling files (idioms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.memory.arena import Buffer
+from planner.tape.autograd import Gradients, Parameter, Source, Tape, Tensor
+
+GRADIENTS = "gradients"
+ACTIVATION_GRADIENTS = "activation gradients"
+
+
+def linear(
+    tape: Tape,
+    x: Tensor,
+    weight: Parameter,
+    *,
+    rows: int,
+    bias: Parameter | None = None,
+    keeps_input: bool = False,
+) -> Tensor:
+    """`F.linear`: x is [rows, in], out is [rows, out].
+
+    Args:
+        keeps_input: save x although the weight is frozen, as DeepSpeed's ZeRO-3 linear does
+            (`zero/linear.py: LinearFunctionForZeroStage3`).
+    """
+    out = tape.tensor(rows * weight.shape[0], x.itemsize)
+    trained = [p for p in (weight, bias) if p is not None and p.trainable]
+    if not (tape.recording and (x.needs_grad or trained)):
+        return out
+    saved = x.buffer if weight.trainable or keeps_input else None
+    sizes = [x.nbytes if x.needs_grad else 0, *(p.numel * x.itemsize for p in trained)]
+
+    def rule(_gradient: Buffer) -> Gradients:
+        assert saved is None or saved.nbytes
+        names = [ACTIVATION_GRADIENTS] + [GRADIENTS] * len(trained)
+        return [tape.arena.new(n, name) if n else None for n, name in zip(sizes, names)]
+
+    return tape.attach(out, rule, [x, *trained])
+
+
+def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
+    """bitsandbytes `MatMul4Bit`: the weight is unpacked for each product, and nothing of x is saved."""
+    unpacked = tape.arena.new(weight.numel * x.itemsize, "unpacked weights")
+    out = tape.tensor(rows * weight.shape[0], x.itemsize)
+    del unpacked
+    if not (tape.recording and x.needs_grad):
+        return out
+    in_bytes, weight_bytes = x.nbytes, weight.numel * x.itemsize
+
+    def rule(_gradient: Buffer) -> Gradients:
+        unpacked = tape.arena.new(weight_bytes, "unpacked weights")
+        grad_in = tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)
+        del unpacked
+        return [grad_in]
+
+    return tape.attach(out, rule, [x])
+
+
+def elementwise(
+    tape: Tape,
+    inputs: list[Tensor],
+    *,
+    itemsize: int | None = None,
+    saves: tuple[Buffer, ...] = (),
+    temporaries: int = 0,
+    trained: tuple[Parameter, ...] = (),
+) -> Tensor:
+    """An element-wise operator: one output, one gradient per input that wants one.
+
+    Args:
+        itemsize: bytes per element of the output; None: as the first input.
+        saves: buffers kept for backward.
+        temporaries: output-sized tensors alive within backward beside the gradients.
+        trained: parameters (norm weights) that get a gradient too.
+    """
+    first = inputs[0]
+    out = tape.tensor(first.numel, itemsize or first.itemsize)
+    if not (tape.recording and (trained or any(t.needs_grad for t in inputs))):
+        return out
+    sizes = [(t.nbytes if t.needs_grad else 0) for t in inputs]
+    out_bytes, kept = out.nbytes, saves
+
+    def rule(_gradient: Buffer) -> Gradients:
+        assert kept is saves
+        scratch = [tape.arena.new(out_bytes, ACTIVATION_GRADIENTS) for _ in range(temporaries)]
+        result: Gradients = [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in sizes]
+        result += [tape.arena.new(p.numel * p.itemsize, GRADIENTS) for p in trained]
+        del scratch
+        return result
+
+    sources: list[Source] = [*inputs, *trained]
+    return tape.attach(out, rule, sources)
+
+
+def cast(tape: Tape, x: Tensor, itemsize: int) -> Tensor:
+    """`x.to(dtype)`: nothing saved; the same tensor when the type is the same."""
+    return x if x.itemsize == itemsize else elementwise(tape, [x], itemsize=itemsize)
+
+
+def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """a + b: nothing saved, and the gradient passes to both sides as it is."""
+    out = tape.tensor(a.numel, a.itemsize)
+    if not (tape.recording and (a.needs_grad or b.needs_grad)):
+        return out
+    return tape.attach(out, lambda gradient: [gradient, gradient], [a, b])
+
+
+def scale(tape: Tape, x: Tensor) -> Tensor:
+    """x times a number: nothing saved."""
+    return elementwise(tape, [x])
+
+
+def multiply(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """a * b of the same shape: each side is saved when the other wants a gradient."""
+    saves = tuple(t.buffer for t, other in ((a, b), (b, a)) if other.needs_grad)
+    return elementwise(tape, [a, b], saves=saves)
+
+
+def activation(tape: Tape, x: Tensor) -> Tensor:
+    """silu, gelu or gelu_tanh as one ATen operator: saves its input."""
+    return elementwise(tape, [x], saves=(x.buffer,))
+
+
+def saves_output(tape: Tape, x: Tensor, *, itemsize: int | None = None) -> Tensor:
+    """relu, tanh, softmax: an operator that saves its own output."""
+    out = tape.tensor(x.numel, itemsize or x.itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    kept, in_bytes = out.buffer, x.nbytes
+
+    def rule(_gradient: Buffer) -> Gradients:
+        assert kept.nbytes
+        return [tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)]
+
+    return tape.attach(out, rule, [x])
+
+
+def dropout(tape: Tape, x: Tensor, p: float) -> Tensor:
+    """`native_dropout` on CUDA: a one-byte mask is saved."""
+    if p <= 0:
+        return x
+    mask = tape.arena.new(x.numel, "activations")
+    return elementwise(tape, [x], saves=(mask,))
+
+
+def embedding(tape: Tape, weight: Parameter, tokens: int) -> Tensor:
+    """Look up `tokens` rows; backward makes a dense gradient as large as the table."""
+    out = tape.tensor(tokens * weight.shape[1], weight.itemsize)
+    if not (tape.recording and weight.trainable):
+        return out
+    grad_bytes = weight.numel * weight.itemsize
+    return tape.attach(out, lambda _gradient: [tape.arena.new(grad_bytes, GRADIENTS)], [weight])
+
+
+def scaled_dot_product(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: int, tokens: int) -> Tensor:
+    """FlashAttention behind `scaled_dot_product_attention`.
+
+    Saves q, k, v, the output and an fp32 log-sum-exp per token and head. Backward
+    (`mha_bwd` of torch's flash_attn): an fp32 accumulator for dq, row sums, dk and dv per query head
+    before they are summed over the group.
+    """
+    out = tape.tensor(q.numel, q.itemsize)
+    if not (tape.recording and (q.needs_grad or k.needs_grad or v.needs_grad)):
+        return out
+    statistics_bytes, accumulator_bytes, wide_bytes = tokens * heads * 4, q.numel * 4, q.nbytes
+    kept = (q.buffer, k.buffer, v.buffer, out.buffer, tape.arena.new(statistics_bytes, "activations"))
+    sizes = (q.nbytes, k.nbytes, v.nbytes)
+
+    def rule(_gradient: Buffer) -> Gradients:
+        assert kept
+        arena = tape.arena
+        scratch = [arena.new(n, ACTIVATION_GRADIENTS) for n in (accumulator_bytes, statistics_bytes)]
+        scratch += [arena.new(wide_bytes, ACTIVATION_GRADIENTS) for n in sizes[1:] if n != wide_bytes]
+        grads: Gradients = [arena.new(n, ACTIVATION_GRADIENTS) for n in sizes]
+        del scratch
+        return grads
+
+    return tape.attach(out, rule, [q, k, v])
+
+
+def matmul(tape: Tape, a: Tensor, b: Tensor, *, numel: int) -> Tensor:
+    """a @ b of two activations: both are saved."""
+    out = tape.tensor(numel, a.itemsize)
+    if not (tape.recording and (a.needs_grad or b.needs_grad)):
+        return out
+    kept = (a.buffer, b.buffer)
+    sizes = [t.nbytes if t.needs_grad else 0 for t in (a, b)]
+
+    def rule(_gradient: Buffer) -> Gradients:
+        assert kept
+        return [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in sizes]
+
+    return tape.attach(out, rule, [a, b])
+
+
+def signal(tape: Tape, x: Tensor, on_backward: Callable[[], None]) -> Tensor:
+    """A node that only tells when the backward pass comes by."""
+    if not (tape.recording and x.needs_grad):
+        return x
+
+    def rule(gradient: Buffer) -> Gradients:
+        on_backward()
+        return [gradient]
+
+    return tape.attach(x.view(), rule, [x])

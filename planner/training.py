@@ -1,0 +1,81 @@
+"""Plays a training job through on sizes: load, engine start, two optimizer steps.
+
+Two steps, because the second differs from the first: optimizer state exists and ZeRO-3 prefetches.
+"""
+
+from __future__ import annotations
+
+from planner.deepspeed.base import Engine
+from planner.deepspeed.stage0 import Stage0
+from planner.deepspeed.stage3 import Stage3
+from planner.deepspeed.stage12 import Stage12
+from planner.memory.arena import Arena, Buffer
+from planner.network.build import build_network
+from planner.network.loss import liger_loss, stock_loss
+from planner.network.modules import Network
+from planner.network.run import ForwardPass
+from planner.tables import workspace_bytes
+from planner.tape.autograd import Tape, Tensor
+from planner.training_case import TrainingCase
+
+OPTIMIZER_STEPS = 2
+TOKEN_BYTES = 8  # int64 ids
+
+
+def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
+    """The emulated DeepSpeed optimizer of the case's stage."""
+    makers = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
+    return makers[case.zero_stage](case, network, arena)
+
+
+class TrainingRun:
+    """One emulated rank 0 over its start and two optimizer steps."""
+
+    def __init__(self, case: TrainingCase) -> None:
+        self.case = case
+        self.arena = Arena(expandable_segments=case.expandable_segments)
+        self.network = build_network(case)
+        self.engine = make_engine(case, self.network, self.arena)
+        self.workspaces: list[Buffer] = []
+        self.start_peak_bytes = 0
+
+    def play(self) -> Arena:
+        """Run everything; the arena then holds events, phases and the peak of the steps."""
+        arena = self.arena
+        self.engine.load()
+        arena.end_phase("load")
+        self.engine.start()
+        arena.end_phase("engine start")
+        self.start_peak_bytes = max(p.peak_bytes for p in arena.phases)
+        arena.forget_peak()
+        for step in range(OPTIMIZER_STEPS):
+            for micro in range(self.case.grad_accum):
+                self._micro_batch(step, boundary=micro == self.case.grad_accum - 1)
+            self.engine.step()
+            arena.end_phase(f"step {step + 1}")
+        return arena
+
+    def _micro_batch(self, step: int, *, boundary: bool) -> None:
+        arena, case = self.arena, self.case
+        ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
+        self.engine.begin_micro_batch()
+        tape = Tape(arena, self.engine)
+        loss, kept = self._forward(tape)
+        arena.end_phase(f"forward {step + 1}")
+        self._workspace(2)
+        gradient = arena.new(4, "loss")
+        tape.backward(loss, gradient)
+        self.engine.end_backward(boundary=boundary)
+        del loss, kept, gradient, ids
+        arena.end_phase(f"backward {step + 1}")
+
+    def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
+        self._workspace(1)
+        forward = ForwardPass(self.case, self.network, tape, self.engine)
+        hidden = forward.hidden_states()
+        return liger_loss(forward, hidden) if self.case.liger else stock_loss(forward, hidden)
+
+    def _workspace(self, threads: int) -> None:
+        """cuBLAS keeps one workspace per thread that multiplies: the main one and autograd's."""
+        while len(self.workspaces) < threads:
+            self.workspaces.append(self.arena.new(workspace_bytes(self.case.device), "cuBLAS workspace"))
