@@ -21,6 +21,7 @@ WEIGHTS = "weights"
 GRADIENTS = "gradients"
 BUCKETS = "communication buckets"
 STEP = "step temporaries"
+NORM_BYTES = 8  # zero/utils.py: get_norm_dtype is fp64; one gradient at a time
 MOMENTS = 2  # Adam keeps two values a weight
 
 
@@ -74,7 +75,9 @@ class ReplicatedWeights:
     def load(self) -> None:
         """Build the model on the GPU in its dtype."""
         for parameter in self.network.parameters():
+            whole = self.arena.new(parameter.numel * self.itemsize, WEIGHTS) if parameter.quantized else None
             self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
+            del whole
         if self.network.head is None:  # the output layer has weights of its own until it is tied
             scratch(self.arena, self.network.embedding.weight.stored_bytes, WEIGHTS)
 

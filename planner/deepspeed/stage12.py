@@ -6,7 +6,7 @@ whose gradients come last.
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, STATES, STEP, WEIGHTS
+from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, NORM_BYTES, STATES, STEP, WEIGHTS
 from planner.deepspeed.base import ReplicatedWeights, scratch
 from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Network
@@ -36,7 +36,7 @@ class Stage12(ReplicatedWeights):
         self.buckets: list[Buffer] = []
         self.in_bucket: list[Parameter] = []
         self.bucket_elements = 0
-        self.oversized = False
+        self.previous: list[Buffer] = []
 
     def _owned(self) -> dict[Parameter, None]:
         """Parameters that touch rank 0's part: one that the border cuts counts whole."""
@@ -90,7 +90,6 @@ class Stage12(ReplicatedWeights):
             self.gradients[parameter] = self.buckets[0]  # copied into the bucket; its own storage goes
         else:
             self.gradients[parameter] = gradient
-            self.oversized = not fits
         self.bucket_elements += parameter.numel
         self.in_bucket.append(parameter)
 
@@ -98,6 +97,7 @@ class Stage12(ReplicatedWeights):
         """Average the bucket; gradients for several owners are flattened into a copy first."""
         if not self.in_bucket:
             return
+        self.previous = []
         stream = REDUCE_STREAM if self.case.overlaps else 0
         if self._spans_ranks():
             copy = self.arena.new(self.bucket_elements * self.itemsize, BUCKETS, stream=stream)
@@ -106,9 +106,14 @@ class Stage12(ReplicatedWeights):
             if parameter in self.mine and not self.offloads and self.case.zero.contiguous_gradients:
                 self._copy_to_partition(parameter)
             elif self.shards_gradients and (parameter not in self.mine or self.offloads):
-                self.gradients.pop(parameter, None)
+                self._drop(parameter)
         self.in_bucket.clear()
         self.bucket_elements = 0
+
+    def _drop(self, parameter: Parameter) -> None:
+        gradient = self.gradients.pop(parameter, None)
+        if gradient is not None and self.case.overlaps and not self.case.zero.contiguous_gradients:
+            self.previous.append(gradient)  # kept until the reduction that uses it is surely over
 
     def _spans_ranks(self) -> bool:
         if self.case.world_size == 1:
@@ -143,21 +148,21 @@ class Stage12(ReplicatedWeights):
             if not boundary:
                 return
             self._ensure_buckets()
-            for parameter in reversed(self.trained):
-                gradient = self.gradients.pop(parameter)
-                self._enqueue(parameter, gradient)
-                del gradient
+            for parameter in self.trained:
+                self._enqueue(parameter, self.gradients.pop(parameter))
         self._reduce()
-        self.buckets = []
+        self.buckets, self.previous = [], []
         if self.offloads:
             self.gradients.clear()
-            return
-        if self.shards_gradients:
+        elif self.case.zero.contiguous_gradients:
             self._keep_own(boundary=boundary)
+        else:
+            self.gradients = {p: g for p, g in self.gradients.items() if p in self.mine}
 
     def _keep_own(self, *, boundary: bool) -> None:
+        """`grads_in_partition` moves to the accumulated gradients, and back at the boundary."""
         self.gradients.clear()
-        if self.case.grad_accum == 1:
+        if self.case.grad_accum == 1 or not self.shards_gradients:
             return
         own, self.own_gradients = self.own_gradients, None
         if own is not None and not self.accumulated:
@@ -169,6 +174,7 @@ class Stage12(ReplicatedWeights):
         """Flatten this rank's gradients, make them fp32, step, and let all of it go."""
         if self.offloads:
             return
+        scratch(self.arena, max((p.numel for p in self.mine), default=0) * NORM_BYTES)
         flat = self.arena.new(self.part * self.itemsize, STEP)
         wide = self.arena.new(self.part * FP32, STEP)
         del flat

@@ -5,7 +5,7 @@ Source: `runtime/zero/stage3.py`. Parameters are padded to a multiple of the wor
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, STATES, STEP, WEIGHTS, scratch
+from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, NORM_BYTES, STATES, STEP, WEIGHTS, scratch
 from planner.deepspeed.coordinator import Coordinator
 from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Module, Network
@@ -111,9 +111,23 @@ class Stage3:
             numel = sum(self._shard(p) * world for p in parameters)
             stream = REDUCE_STREAM if self.case.overlaps else 0
             copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
+            self._offload_gradients()
             del copy
+        else:
+            self._offload_gradients()
         self.in_bucket.clear()
         self.bucket_elements = 0
+
+    def _offload_gradients(self) -> None:
+        """`partition_grads` with an offloaded optimizer: each shard comes by the GPU for its norm (fp64)
+        and its fp32 copy."""
+        if self.case.offload_optimizer == "none":
+            return
+        for parameter in self.in_bucket:
+            shard = self.arena.new(self._shard(parameter) * self.itemsize, GRADIENTS)
+            scratch(self.arena, self._shard(parameter) * NORM_BYTES)
+            scratch(self.arena, self._shard(parameter) * FP32)
+            del shard
 
     def end_backward(self, *, boundary: bool) -> None:
         """Reduce what is left; release what hooks left behind."""

@@ -26,8 +26,11 @@ def build_network(case: TrainingCase) -> Network:
     first_trained = arch.layers - case.freeze_last_layers if case.method is Method.freeze else 0
     full = case.method is Method.full
 
+    prepared = case.quantization is not None and case.quantization.prepare_for_kbit_training
+    stored_itemsize = DTYPE_BYTES["fp32"] if prepared else itemsize  # until DeepSpeed casts it back
+
     def maker(trainable: bool) -> Make:
-        return lambda name, shape: Parameter(name, shape, trainable=trainable, itemsize=itemsize)
+        return lambda name, shape: Parameter(name, shape, trainable=trainable, itemsize=stored_itemsize)
 
     outer = maker(full)
     head_trained = full or (case.method is Method.freeze and not arch.tied)
@@ -68,9 +71,8 @@ def _layer(arch: Architecture, case: TrainingCase, make: Make) -> Layer:
         weight = make(name, (out_features, in_features))
         if case.quantization is not None:
             stored = quantized_bytes(weight.numel, out_features, case.quantization)
-            weight = Parameter(
-                name, weight.shape, trainable=False, itemsize=weight.itemsize, stored_bytes=stored
-            )
+            itemsize = DTYPE_BYTES[case.dtype]
+            weight = Parameter(name, weight.shape, trainable=False, itemsize=itemsize, stored_bytes=stored)
         linears[name] = Module(name, weight, make(f"{name}.bias", (out_features,)) if bias else None)
     if arch.mlp is Mlp.moe:
         linears |= _experts(arch, make)

@@ -136,22 +136,22 @@ class Tape:
         return node.rule(pending)
 
     def _pass_on(self, node: Node, gradients: Gradients) -> None:
-        for target, i in zip(node.inputs, range(len(gradients))):
+        for target, i in zip(node.inputs, range(len(gradients)), strict=False):
             gradient, gradients[i] = gradients[i], None
             if gradient is None or target is None:
                 continue
             if isinstance(target, Parameter):
-                self._deliver(target, gradient)
+                self._partial.setdefault(target, gradient)
+                del gradient
+                self._deliver(target)
             elif target.pending is None:
                 target.pending = gradient
-            # else: added in place; its own buffer dies here
-            del gradient
+            # else: added in place; its own buffer dies with the loop variable
+            gradient = None
 
-    def _deliver(self, parameter: Parameter, gradient: Buffer) -> None:
+    def _deliver(self, parameter: Parameter) -> None:
+        """Hand a gradient on when every use of the weight has added to it (tied weights have two)."""
         self._uses[parameter] -= 1
-        total = self._partial.pop(parameter, gradient)
-        if self._uses[parameter]:
-            self._partial[parameter] = total  # a tied weight waits for its other uses
-            return
-        del self._uses[parameter], gradient
-        self.sink.on_gradient(parameter, total)
+        if not self._uses[parameter]:
+            del self._uses[parameter]
+            self.sink.on_gradient(parameter, self._partial.pop(parameter))
