@@ -108,3 +108,8 @@ def workspace_bytes(device: str) -> int:
     if gpu(device).capability == HOPPER:
         return 32 * MIB
     return (2 * 4096 + 8 * 16) * 1024
+
+
+def constant_bytes(name: str) -> int:
+    """A measured constant of `data/constants.yaml`, in bytes."""
+    return int(_yaml("constants.yaml")[name]["value"] * GIB)

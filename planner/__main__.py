@@ -1,0 +1,72 @@
+"""Forecast a file of cases.
+
+    python -m planner predict CASES.jsonl [--tier formula]
+
+One JSON object a line in (`id`, `case`), one a line out in the same order. A case that cannot be planned
+gives `id` and `error`, the others go on, and the exit code is 1. A file that cannot be read: 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from planner.errors import CaseError
+from planner.forecast import Forecast
+from planner.predict import TIERS, predict
+from planner.units import GIB
+
+
+def answer(line: str, number: int, tier: str) -> dict[str, Any]:
+    """Forecast one line of the file."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return {"id": f"line {number}", "error": f"not JSON: {error.msg} at column {error.colno}"}
+    if not isinstance(row, dict) or not isinstance(row.get("case"), dict):
+        return {"id": f"line {number}", "error": "a line is an object with id and case"}
+    head = {"id": row.get("id", f"line {number}")}
+    try:
+        forecast = predict(row["case"], tier=tier)
+    except CaseError as error:
+        return {**head, "error": str(error)}
+    body = forecast.to_dict()
+    limit_gib = row["case"].get("memory_limit_gib")
+    if isinstance(forecast, Forecast) and limit_gib is not None:
+        body["fits"] = forecast.survives(int(limit_gib * GIB))
+    return {**head, **body}
+
+
+def answers(path: Path, tier: str) -> Iterator[dict[str, Any]]:
+    """Forecast every line that is not blank."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield answer(line, number, tier)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m planner", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("predict", help="forecast each case of a jsonl file")
+    verb.add_argument("cases", type=Path)
+    verb.add_argument("--tier", choices=TIERS, default="formula")
+    args = parser.parse_args(argv)
+    failed = False
+    try:
+        for result in answers(args.cases, args.tier):
+            failed |= "error" in result
+            print(json.dumps(result), flush=True)
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"{args.cases} cannot be read: {error}", file=sys.stderr)
+        return 2
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

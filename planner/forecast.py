@@ -1,0 +1,136 @@
+"""What a forecast says: bytes by component, phase and place, and the verdict against a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Optional
+
+from planner.errors import OutOfMemory
+from planner.memory.allocator import replay
+from planner.units import GIB, MIB, gib
+
+Events = list[tuple[int, int, int]]
+REQUIRED_STEP = 16 * MIB  # the smallest surviving limit is found to this precision
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a job fits a budget of GPU memory.
+
+    `budget_bytes` is what the allocator may reserve on one GPU; `headroom_bytes` is what is left of it
+    beside what the job requires (negative when it does not fit).
+    """
+
+    fits: bool
+    label: str
+    budget_bytes: int
+    headroom_bytes: int
+    largest: str
+    largest_bytes: int
+    fix: Optional[str] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "fits": self.fits,
+            "label": self.label,
+            "budget_gib": round(gib(self.budget_bytes), 3),
+            "headroom_gib": round(gib(self.headroom_bytes), 3),
+            "largest": self.largest,
+            "largest_gib": round(gib(self.largest_bytes), 3),
+            "fix": self.fix,
+        }
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Memory of one GPU (rank 0) and of its host.
+
+    Attributes:
+        tier: how the answer was found.
+        components: bytes by component at the highest moment of a training step; they sum to
+            `peak_allocated_bytes`.
+        phases: peak bytes of each phase, in order.
+        host: bytes of main memory on one node, by use.
+        disk: bytes on disk, by use.
+        start_peak_bytes: highest moment of loading and engine start.
+        device_extra_bytes: CUDA context, libraries and NCCL, outside the allocator.
+        seconds: time the forecast took.
+    """
+
+    tier: str
+    peak_allocated_bytes: int
+    start_peak_bytes: int
+    peak_reserved_bytes: int
+    device_extra_bytes: int
+    components: dict[str, int]
+    phases: dict[str, int]
+    host: dict[str, int]
+    disk: dict[str, int]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    events: Events = field(default_factory=lambda: [], repr=False)
+    expandable_segments: bool = False
+
+    @property
+    def device_used_bytes(self) -> int:
+        """What nvidia-smi would show for this process when nothing limits the allocator."""
+        return self.peak_reserved_bytes + self.device_extra_bytes
+
+    @cached_property
+    def required_bytes(self) -> int:
+        """The smallest allocator limit under which the job survives.
+
+        Between the highest allocated moment and the most that would be reserved: cached blocks are given
+        back before a request fails, fragments are not.
+        """
+        low = max(self.peak_allocated_bytes, self.start_peak_bytes)
+        return smallest(self.survives, low=low, high=max(self.peak_reserved_bytes, low), step=REQUIRED_STEP)
+
+    def survives(self, limit_bytes: int) -> bool:
+        """Whether the allocator gets through under a limit."""
+        if limit_bytes >= self.peak_reserved_bytes:
+            return True
+        if limit_bytes < max(self.peak_allocated_bytes, self.start_peak_bytes):
+            return False
+        try:
+            replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
+        except OutOfMemory:
+            return False
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, memory in GiB."""
+        return {
+            "tier": self.tier,
+            "peak_allocated_gib": _rounded(self.peak_allocated_bytes),
+            "required_gib": _rounded(self.required_bytes),
+            "peak_reserved_gib": _rounded(self.peak_reserved_bytes),
+            "device_used_gib": _rounded(self.device_used_bytes),
+            "engine_start_gib": _rounded(self.start_peak_bytes),
+            "components": {k: _rounded(v) for k, v in self.components.items()},
+            "phases": {k: _rounded(v) for k, v in self.phases.items()},
+            "host": {k: _rounded(v) for k, v in self.host.items()},
+            "disk": {k: _rounded(v) for k, v in self.disk.items()},
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 4),
+        }
+
+
+def _rounded(nbytes: int) -> float:
+    return round(nbytes / GIB, 4)
+
+
+def smallest(holds: Callable[[int], bool], *, low: int, high: int, step: int) -> int:
+    """Bisect for the smallest value in [low, high] for which a monotone condition holds; `high` holds."""
+    if low >= high or holds(low):
+        return low
+    while high - low > step:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

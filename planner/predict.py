@@ -1,0 +1,81 @@
+"""From a case to a forecast: the entry point of the formula tier."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any, Union
+
+from planner.errors import CaseError
+from planner.forecast import Forecast
+from planner.host import disk_bytes, host_bytes
+from planner.serving.case import parse_serving_case
+from planner.serving.sglang import ServingForecast, forecast_serving
+from planner.tables import CPU, constant_bytes, gpu
+from planner.training import TrainingRun
+from planner.training_case import TrainingCase, parse_training_case
+
+TIERS = ("formula",)
+
+
+def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Union[Forecast, ServingForecast]:
+    """Forecast the memory of a training or serving case (keys: docs/case-format.md).
+
+    Raises:
+        CaseError: when the case cannot be planned, with every reason.
+    """
+    if tier not in TIERS:
+        raise CaseError(f"tier {tier!r} is not available; known: {', '.join(TIERS)}")
+    kind = case.get("kind", "train")
+    if kind == "serve":
+        return forecast_serving(parse_serving_case(case))
+    if kind != "train":
+        raise CaseError(f"kind is {kind!r}; known: serve, train")
+    return forecast_training(parse_training_case(case))
+
+
+def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) -> Forecast:
+    """Play a training case through and sum it up."""
+    began = time.perf_counter()
+    collecting = gc.isenabled()
+    gc.disable()  # thousands of short-lived objects, and not one cycle
+    try:
+        run = TrainingRun(case)
+        arena = run.play()
+    finally:
+        if collecting:
+            gc.enable()
+    return Forecast(
+        tier="formula",
+        peak_allocated_bytes=arena.peak_bytes,
+        start_peak_bytes=run.start_peak_bytes,
+        peak_reserved_bytes=arena.allocator.peak_reserved,
+        device_extra_bytes=device_extra_bytes(case),
+        components={k: v for k, v in arena.peak_components().items() if v},
+        phases={p.name: p.peak_bytes for p in arena.phases},
+        host=host_bytes(case, run.network, ranks_per_node=ranks_per_node or case.world_size),
+        disk=disk_bytes(case, run.network),
+        seconds=time.perf_counter() - began,
+        notes=_notes(case),
+        events=arena.events,
+        expandable_segments=case.expandable_segments,
+    )
+
+
+def device_extra_bytes(case: TrainingCase) -> int:
+    """CUDA context, libraries and NCCL: GPU memory outside the allocator."""
+    if case.device == CPU:
+        return 0
+    context = int(gpu(case.device).context_gib * 1024**3)
+    nccl = constant_bytes("nccl_gib") if case.world_size > 1 else 0
+    return context + constant_bytes("after_context_gib") + nccl
+
+
+def _notes(case: TrainingCase) -> tuple[str, ...]:
+    notes: list[str] = []
+    if not case.architecture.verified:
+        notes.append(f"{case.architecture.model_type}: derived from source, not measured")
+    if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
+        notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
+    return tuple(notes)
