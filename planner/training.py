@@ -19,6 +19,7 @@ from planner.tape.autograd import Tape, Tensor
 from planner.training_case import TrainingCase
 
 OPTIMIZER_STEPS = 2
+DISTINCT_MICRO_BATCHES = 2  # the first one, and one that meets accumulated gradients
 TOKEN_BYTES = 8  # int64 ids
 
 
@@ -49,8 +50,9 @@ class TrainingRun:
         self.start_peak_bytes = max(p.peak_bytes for p in arena.phases)
         arena.forget_peak()
         for step in range(OPTIMIZER_STEPS):
-            for micro in range(self.case.grad_accum):
-                self._micro_batch(step, boundary=micro == self.case.grad_accum - 1)
+            micro_batches = min(self.case.grad_accum, DISTINCT_MICRO_BATCHES)
+            for micro in range(micro_batches):
+                self._micro_batch(step, boundary=micro == micro_batches - 1)
             self.engine.step()
             arena.end_phase(f"step {step + 1}")
         return arena

@@ -1,0 +1,117 @@
+"""Translates the configuration into the planner's case format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import planner
+from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
+from llmsys_exp.errors import ConfigError, UserError, unknown_name
+
+CPU = "cpu"
+
+
+def hf_config(config: Config) -> dict[str, Any]:
+    """The model's Hugging Face configuration: from its folder, or from the planner's table.
+
+    Raises:
+        UserError: when neither gives one.
+    """
+    model = config.model
+    if model.entry is not None:
+        if model.entry not in planner.model_names():
+            raise unknown_name("model entry", model.entry, planner.model_names(), where="model.entry")
+        return planner.model_config(model.entry)
+    if model.path is None:
+        raise UserError(
+            f"the shape of {model.id} is not known",
+            where="model.entry and model.path",
+            why="The planner reads a shape from its table or from a config.json",
+            do="Set model.entry to a row of the table or model.path to a folder with config.json",
+        )
+    file = Path(model.path).expanduser() / "config.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read", where="model.path", why=error.strerror or "") from error
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON", where="model.path", why=str(error)) from error
+
+
+def world_size(config: Config) -> int:
+    """Ranks of the job."""
+    return config.hardware.gpus_per_node * config.hardware.nodes
+
+
+def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
+    """The case of a configuration; open settings get a neutral value that the search replaces.
+
+    Raises:
+        ConfigError: with everything that the planner refuses.
+    """
+    method, zero, offload, training = config.method, config.zero, config.offload, config.training
+    case: dict[str, Any] = {
+        "hf_config": hf_config(config),
+        "method": method.kind.value,
+        "gpu": config.hardware.gpu,
+        "world_size": world_size(config),
+        "zero_stage": 0 if zero.stage == AUTO else zero.stage,
+        "offload_optimizer": _fixed(offload.optimizer),
+        "offload_param": _fixed(offload.param),
+        "micro_batch": 1 if training.micro_batch == AUTO else training.micro_batch,
+        "seq_len": config.data.max_length,
+        "grad_accum": 1 if training.grad_accum == AUTO else training.grad_accum,
+        "gradient_checkpointing": training.gradient_checkpointing is True,
+        "attention": training.attention,
+        "dtype": dtype,
+        "optimizer": training.optimizer.value,
+        "liger": training.liger,
+        "padded": True,
+        "expandable_segments": training.expandable_segments is True,
+        "deepspeed": {"zero_optimization": _zero_section(config)},
+    }
+    if zero.stage == AUTO:  # not to be refused for a stage that is still to be chosen
+        case |= {"zero_stage": _least_stage(case)}
+    if method.kind in (MethodKind.lora, MethodKind.qlora):
+        case["lora"] = _lora_section(config, dtype)
+    if method.kind is MethodKind.qlora:
+        case["quantization"] = dict(vars(method.quantization))
+    if method.kind is MethodKind.freeze:
+        case["freeze"] = {"last_layers": method.freeze.last_layers}
+    try:
+        return planner.parse_training_case(case)
+    except planner.CaseError as error:
+        raise ConfigError([f"{part}." for part in str(error).rstrip(".").split("; ")]) from error
+
+
+def _fixed(device: Device) -> str:
+    return "none" if device is Device.auto else device.value
+
+
+def _least_stage(case: dict[str, Any]) -> int:
+    if case["offload_param"] != "none" or case["offload_optimizer"] == "nvme":
+        return 3
+    return 2 if case["offload_optimizer"] != "none" else 0
+
+
+def _zero_section(config: Config) -> dict[str, Any]:
+    zero = vars(config.zero).copy()
+    del zero["stage"]
+    if zero["reduce_bucket_size"] == AUTO:
+        del zero["reduce_bucket_size"]
+    return zero
+
+
+def _lora_section(config: Config, dtype: str) -> dict[str, Any]:
+    lora = config.method.lora
+    adapter = dtype if lora.adapter_dtype is Dtype.auto else lora.adapter_dtype.value
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    return {
+        "r": lora.r,
+        "alpha": lora.alpha,
+        "dropout": lora.dropout,
+        "target_modules": targets,
+        "adapter_dtype": adapter,
+    }

@@ -1,0 +1,266 @@
+"""Fills in every `auto` of a configuration and keeps why.
+
+What the user sets stays as set. The open memory settings are searched together by the planner; the
+rest follows from the hardware and the batch arithmetic.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import planner
+from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
+from llmsys_exp.errors import ConfigError, UserError, unknown_name
+from llmsys_exp.plan.batch import micro_batch_options, settle_batch
+from llmsys_exp.plan.budget import budget_bytes
+from llmsys_exp.plan.case import CPU, planner_case, world_size
+from planner.choose import Chosen, choose
+from planner.network.build import build_network
+from planner.units import gib
+from planner.verdict import judge
+
+DEFAULT_BUCKET = 500_000_000
+LEAST_BUCKET = 1_000_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One memory setting: its value, why it has it, and whether the user gave it."""
+
+    key: str
+    value: Any
+    reason: str
+    given: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration without `auto`, the reasons, and what it will need."""
+
+    config: Config
+    choices: tuple[Choice, ...]
+    forecast: planner.Forecast
+    verdict: planner.Verdict
+
+
+def resolve(config: Config) -> Plan:
+    """Choose every open setting.
+
+    Raises:
+        ConfigError: naming everything that contradicts or is unknown.
+    """
+    _check(config)
+    config = deepcopy(config)
+    choices: list[Choice] = []
+    dtype = _dtype(config, choices)
+    case = planner_case(config, dtype=dtype)
+    case = _settle_bucket(config, case, choices)
+    budget = budget_bytes(config, case)
+    if budget is not None and _wants_expandable(config):
+        case = _replace(case, expandable_segments=True)
+    chosen = choose(case, _open_settings(config), budget_bytes=budget)
+    _record(config, chosen, choices, budget)
+    settle_batch(config, chosen.case.micro_batch, choices, make=Choice)
+    case = planner_case(config, dtype=dtype)
+    forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
+    limit = budget if budget is not None else forecast.peak_reserved_bytes
+    verdict = judge(case, forecast, budget_bytes=limit)
+    return Plan(config, tuple(choices), forecast, verdict)
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Plain values for `job.json` and `--json`."""
+    return {
+        "choices": [vars(choice) for choice in plan.choices],
+        "forecast": plan.forecast.to_dict(),
+        "verdict": plan.verdict.to_dict(),
+    }
+
+
+def _check(config: Config) -> None:
+    problems: list[UserError] = []
+    hardware = config.hardware
+    if hardware.gpu not in planner.gpu_names():
+        problems.append(unknown_name("GPU", hardware.gpu, planner.gpu_names(), where="hardware.gpu"))
+    for key in ("gpus_per_node", "nodes"):
+        if getattr(hardware, key) < 1:
+            problems.append(UserError(f"hardware.{key} is {getattr(hardware, key)}; it must be 1 or more"))
+    problems += _open_or_number(config)
+    problems += _bf16_problem(config)
+    problems += _offload_problems(config)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _open_or_number(config: Config) -> list[UserError]:
+    """Settings that take a number or the word auto."""
+    training, zero = config.training, config.zero
+    values = {
+        "zero.stage": (zero.stage, 0, 3),
+        "zero.reduce_bucket_size": (zero.reduce_bucket_size, 1, None),
+        "training.micro_batch": (training.micro_batch, 1, None),
+        "training.grad_accum": (training.grad_accum, 1, None),
+        "inference.batch_size": (config.inference.batch_size, 1, None),
+        "data.max_length": (config.data.max_length, 8, None),
+    }
+    problems: list[UserError] = []
+    for key, (value, low, high) in values.items():
+        if value == AUTO:
+            continue
+        if isinstance(value, str) or value < low or (high is not None and value > high):
+            span = f"{low} to {high}" if high is not None else f"{low} or more"
+            problems.append(UserError(f"{key} is {value}; it takes a whole number of {span}, or auto"))
+    for key in ("gradient_checkpointing", "expandable_segments"):
+        value = getattr(training, key)
+        if not isinstance(value, bool) and value != AUTO:
+            problems.append(UserError(f"training.{key} is {value}; it takes true, false or auto"))
+    return problems
+
+
+def _bf16_problem(config: Config) -> list[UserError]:
+    name = config.hardware.gpu
+    if config.training.dtype is not Dtype.bf16 or name == CPU or name not in planner.gpu_names():
+        return []
+    gpu = planner.gpu(name)
+    if gpu.bf16:
+        return []
+    return [
+        UserError(
+            f"training.dtype=bf16 does not run on {gpu.title}",
+            where=f"hardware.gpu={name}",
+            why=f"Compute capability {gpu.compute_capability} has no bf16 units",
+            do="Use training.dtype=fp16 (with loss scaling) or auto",
+        )
+    ]
+
+
+def _offload_problems(config: Config) -> list[UserError]:
+    if config.hardware.gpu != CPU:
+        return []
+    given = {
+        "offload.optimizer": config.offload.optimizer,
+        "offload.param": config.offload.param,
+    }
+    problems = [
+        UserError(f"{key}={device.value} moves nothing on hardware.gpu=cpu", do=f"Set {key}=none or auto")
+        for key, device in given.items()
+        if device not in (Device.auto, Device.none)
+    ]
+    if config.method.kind is MethodKind.qlora:
+        problems.append(UserError("method.kind=qlora needs a GPU", why="bitsandbytes quantises on the GPU"))
+    return problems
+
+
+def _dtype(config: Config, choices: list[Choice]) -> str:
+    training, name = config.training, config.hardware.gpu
+    given = training.dtype is not Dtype.auto
+    if given:
+        reason = "as set"
+    elif name == CPU:
+        training.dtype = Dtype.fp32
+        reason = "bf16 is slower than fp32 on most CPUs"
+    elif planner.gpu(name).bf16:
+        training.dtype = Dtype.bf16
+        reason = f"{planner.gpu(name).title} has bf16 units; no loss scaling needed"
+    else:
+        training.dtype = Dtype.fp16
+        reason = f"compute capability {planner.gpu(name).compute_capability} has no bf16 units"
+    choices.append(Choice("training.dtype", training.dtype.value, reason, given))
+    if config.method.lora.adapter_dtype is Dtype.auto:
+        config.method.lora.adapter_dtype = training.dtype
+    return training.dtype.value
+
+
+def _replace(case: planner.TrainingCase, **changes: Any) -> planner.TrainingCase:
+    from dataclasses import replace
+
+    return replace(case, **changes)
+
+
+def _settle_bucket(
+    config: Config, case: planner.TrainingCase, choices: list[Choice]
+) -> planner.TrainingCase:
+    """DeepSpeed allocates the reduce bucket whole, however little is trained."""
+    if config.zero.reduce_bucket_size != AUTO:
+        choices.append(Choice("zero.reduce_bucket_size", config.zero.reduce_bucket_size, "as set", True))
+        return case
+    trained = sum(p.numel for p in build_network(case).parameters() if p.trainable)
+    size = min(DEFAULT_BUCKET, max(LEAST_BUCKET, trained))
+    saved = (DEFAULT_BUCKET - size) * 2
+    reason = (
+        f"holds all {trained:,} trained weights; the default of 5e8 would take {gib(saved):.2f} GiB more"
+        if size < DEFAULT_BUCKET
+        else "DeepSpeed's default; more is trained than one bucket holds"
+    )
+    config.zero.reduce_bucket_size = size
+    choices.append(Choice("zero.reduce_bucket_size", size, reason, False))
+    return _replace(case, zero=_replace_zero(case, size))
+
+
+def _replace_zero(case: planner.TrainingCase, size: int) -> Any:
+    from dataclasses import replace
+
+    return replace(case.zero, reduce_bucket_size=size)
+
+
+def _wants_expandable(config: Config) -> bool:
+    return config.training.expandable_segments in (AUTO, True)
+
+
+def _open_settings(config: Config) -> dict[str, tuple[Any, ...]]:
+    """Open field of the planner's case -> values to try."""
+    on_cpu = config.hardware.gpu == CPU
+    free: dict[str, tuple[Any, ...]] = {"micro_batch": micro_batch_options(config)}
+    if config.zero.stage == AUTO:
+        free["zero_stage"] = (0, 1, 2, 3) if world_size(config) > 1 or not on_cpu else (0,)
+    if config.offload.optimizer is Device.auto:
+        free["offload_optimizer"] = ("none",) if on_cpu else ("none", "cpu")
+    if config.offload.param is Device.auto:
+        free["offload_param"] = ("none",) if on_cpu else ("none", "cpu")
+    if config.training.gradient_checkpointing == AUTO:
+        free["gradient_checkpointing"] = (False, True)
+    return free
+
+
+def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: Optional[int]) -> None:
+    """Write what was chosen into the configuration, each with its reason."""
+    case, training = chosen.case, config.training
+    room = "no limit is known" if budget is None else f"fits {gib(budget):.1f} GiB"
+    if not chosen.fits:
+        room = "nothing in the search fits; this needs the least"
+    why = f"fastest of {chosen.tried} combinations tried; {room}"
+    settings = {
+        "zero.stage": (config.zero, "stage", case.zero_stage),
+        "offload.optimizer": (config.offload, "optimizer", Device(case.offload_optimizer)),
+        "offload.param": (config.offload, "param", Device(case.offload_param)),
+        "training.gradient_checkpointing": (
+            training,
+            "gradient_checkpointing",
+            case.gradient_checkpointing,
+        ),
+    }
+    for key, (section, name, value) in settings.items():
+        given = getattr(section, name) not in (AUTO, Device.auto)
+        if not given:
+            setattr(section, name, value)
+        final = getattr(section, name)
+        shown = final.value if isinstance(final, Device) else final
+        choices.append(Choice(key, shown, "as set" if given else why, given))
+    _record_expandable(config, choices)
+
+
+def _record_expandable(config: Config, choices: list[Choice]) -> None:
+    given = config.training.expandable_segments != AUTO
+    if given:
+        reason = "as set"
+    elif config.hardware.gpu == CPU:
+        config.training.expandable_segments = False
+        reason = "only CUDA's allocator has segments"
+    else:
+        config.training.expandable_segments = True
+        reason = "less fragmentation: the job runs with less free memory, at no cost in speed"
+    choices.append(
+        Choice("training.expandable_segments", config.training.expandable_segments, reason, given)
+    )
