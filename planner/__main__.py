@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from planner.errors import CaseError
 from planner.forecast import Forecast
@@ -24,18 +24,20 @@ from planner.units import GIB
 def answer(line: str, number: int, tier: str) -> dict[str, Any]:
     """Forecast one line of the file."""
     try:
-        row = json.loads(line)
+        row: Any = json.loads(line)
     except json.JSONDecodeError as error:
         return {"id": f"line {number}", "error": f"not JSON: {error.msg} at column {error.colno}"}
-    if not isinstance(row, dict) or not isinstance(row.get("case"), dict):
+    fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    if not isinstance(fields.get("case"), dict):
         return {"id": f"line {number}", "error": "a line is an object with id and case"}
-    head = {"id": row.get("id", f"line {number}")}
+    head: dict[str, Any] = {"id": fields.get("id", f"line {number}")}
+    case: dict[str, Any] = fields["case"]
     try:
-        forecast = predict(row["case"], tier=tier)
+        forecast = predict(case, tier=tier)
     except CaseError as error:
         return {**head, "error": str(error)}
     body = forecast.to_dict()
-    limit_gib = row["case"].get("memory_limit_gib")
+    limit_gib = case.get("memory_limit_gib")
     if isinstance(forecast, Forecast) and limit_gib is not None:
         body["fits"] = forecast.survives(int(limit_gib * GIB))
     return {**head, **body}

@@ -102,9 +102,9 @@ def choose(case: TrainingCase, free: Mapping[str, Sequence[Any]], *, budget_byte
 
 def _needs_at_least(case: TrainingCase, other: TrainingCase) -> bool:
     """Whether `case` differs from one that is too big only by a larger micro-batch or less recomputation."""
-    if case.micro_batch < other.micro_batch or (case.gradient_checkpointing and not other.gradient_checkpointing):
+    if case.micro_batch < other.micro_batch or (
+        case.gradient_checkpointing and not other.gradient_checkpointing
+    ):
         return False
-    same = replace(
-        case, micro_batch=other.micro_batch, gradient_checkpointing=other.gradient_checkpointing
-    )
+    same = replace(case, micro_batch=other.micro_batch, gradient_checkpointing=other.gradient_checkpointing)
     return same == other

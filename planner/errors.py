@@ -14,7 +14,11 @@ class OutOfMemory(Exception):
     """The emulated allocator could not serve a request under its limit."""
 
     def __init__(self, requested_bytes: int, reserved_bytes: int, limit_bytes: int) -> None:
-        self.requested_bytes, self.reserved_bytes, self.limit_bytes = requested_bytes, reserved_bytes, limit_bytes
+        self.requested_bytes, self.reserved_bytes, self.limit_bytes = (
+            requested_bytes,
+            reserved_bytes,
+            limit_bytes,
+        )
         super().__init__(f"{requested_bytes} bytes asked, {reserved_bytes} reserved, limit {limit_bytes}")
 
 

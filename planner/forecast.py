@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Optional
+from typing import Any
 
 from planner.errors import OutOfMemory
 from planner.memory.allocator import replay
@@ -29,7 +29,7 @@ class Verdict:
     headroom_bytes: int
     largest: str
     largest_bytes: int
-    fix: Optional[str] = None
+    fix: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

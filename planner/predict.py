@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any
 
 from planner.errors import CaseError
 from planner.forecast import Forecast
@@ -19,7 +19,7 @@ from planner.training_case import TrainingCase, parse_training_case
 TIERS = ("formula",)
 
 
-def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Union[Forecast, ServingForecast]:
+def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Forecast | ServingForecast:
     """Forecast the memory of a training or serving case (keys: docs/case-format.md).
 
     Raises:

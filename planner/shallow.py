@@ -27,9 +27,7 @@ def quick_peak_bytes(case: TrainingCase) -> int:
 
 def _phase_peaks(case: TrainingCase, layers: int) -> list[int]:
     freeze = min(case.freeze_last_layers, layers)
-    shallow = replace(
-        case, architecture=replace(case.architecture, layers=layers), freeze_last_layers=freeze
-    )
+    shallow = replace(case, architecture=replace(case.architecture, layers=layers), freeze_last_layers=freeze)
     return [phase.peak_bytes for phase in TrainingRun(shallow).play().phases]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from planner.errors import CaseError, did_you_mean
 from planner.units import GIB, MIB
@@ -29,7 +29,7 @@ class Gpu:
     compute_capability: str
     bf16: bool
     fp16_tflops: float
-    bf16_tflops: Optional[float]
+    bf16_tflops: float | None
     memory_bandwidth_gb_s: float
     link: str
     link_gb_s: float
@@ -49,7 +49,7 @@ class Gpu:
         return int(self.usable_gib * GIB)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _yaml(name: str) -> dict[str, Any]:
     import yaml
 
@@ -57,7 +57,7 @@ def _yaml(name: str) -> dict[str, Any]:
     return yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)  # a safe loader either way
 
 
-@lru_cache(maxsize=None)
+@cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the table, by name."""
     return {name: Gpu(name=name, **row) for name, row in _yaml("gpus.yaml").items()}
@@ -84,7 +84,7 @@ def model_names() -> list[str]:
     return list(_yaml("models/index.yaml"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_config(name: str) -> dict[str, Any]:
     """The Hugging Face configuration of a shipped model shape.
 
@@ -98,7 +98,7 @@ def model_config(name: str) -> dict[str, Any]:
 
 
 def workspace_bytes(device: str) -> int:
-    """cuBLAS workspace of one thread.
+    """CuBLAS workspace of one thread.
 
     Source: torch 2.11 `aten/src/ATen/cuda/CublasHandlePool.cpp: getChosenWorkspaceSize`: 32 MiB on
     compute capability 9.0, else `:4096:2:16:8`. Nothing on the CPU.

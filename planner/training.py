@@ -78,6 +78,6 @@ class TrainingRun:
         return liger_loss(forward, hidden) if self.case.liger else stock_loss(forward, hidden)
 
     def _workspace(self, threads: int) -> None:
-        """cuBLAS keeps one workspace per thread that multiplies: the main one and autograd's."""
+        """CuBLAS keeps one workspace per thread that multiplies: the main one and autograd's."""
         while len(self.workspaces) < threads:
             self.workspaces.append(self.arena.new(workspace_bytes(self.case.device), "cuBLAS workspace"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Optional, Union
+from typing import Any, cast
 
 from planner.architecture.families import architecture_of
 from planner.architecture.spec import Architecture
@@ -31,7 +31,7 @@ class Lora:
     """Adapters as peft makes them."""
 
     r: int = 8
-    target_modules: Union[str, tuple[str, ...]] = "all-linear"
+    target_modules: str | tuple[str, ...] = "all-linear"
     dropout: float = 0.0
     adapter_dtype: str = "bf16"
 
@@ -54,7 +54,7 @@ class ZeroSettings:
     default: on at stage 3, off below.
     """
 
-    overlap_comm: Optional[bool] = None
+    overlap_comm: bool | None = None
     contiguous_gradients: bool = True
     reduce_scatter: bool = True
     reduce_bucket_size: int = 500_000_000
@@ -88,11 +88,11 @@ class TrainingCase:
     padded: bool = False
     outputs_kept: bool = False
     expandable_segments: bool = False
-    memory_limit_bytes: Optional[int] = None
+    memory_limit_bytes: int | None = None
     device: str = "h200"
     freeze_last_layers: int = 0
-    lora: Optional[Lora] = None
-    quantization: Optional[Quantization] = None
+    lora: Lora | None = None
+    quantization: Quantization | None = None
     zero: ZeroSettings = field(default_factory=ZeroSettings)
 
     @property
@@ -165,7 +165,9 @@ def _contradictions(case: Mapping[str, Any]) -> list[str]:
     optimizer, param = case.get("offload_optimizer", "none"), case.get("offload_param", "none")
     problems: list[str] = []
     if optimizer != "none" and stage == 0:
-        problems.append("offload_optimizer needs zero_stage 1, 2 or 3: at stage 0 DeepSpeed does not shard it")
+        problems.append(
+            "offload_optimizer needs zero_stage 1, 2 or 3: at stage 0 DeepSpeed does not shard it"
+        )
     if optimizer == "nvme" and stage in (1, 2):
         problems.append("offload_optimizer nvme needs zero_stage 3: below it DeepSpeed silently uses the cpu")
     if param != "none" and stage != 3:
@@ -179,30 +181,33 @@ def _contradictions(case: Mapping[str, Any]) -> list[str]:
     if method in ("full", "freeze") and (case.get("quantization") or case.get("lora")):
         problems.append(f"method {method} takes neither a lora nor a quantization section")
     if method == "qlora" and stage == 3:
-        problems.append("qlora at zero_stage 3 is not supported: transformers skips zero.Init for quantised models")
+        problems.append(
+            "qlora at zero_stage 3 is not supported: transformers skips zero.Init for quantised models"
+        )
     return problems
 
 
-def _section(case: Mapping[str, Any], key: str, valid: tuple[str, ...]) -> Optional[Mapping[str, Any]]:
-    value = case.get(key)
-    if value is None:
+def _section(case: Mapping[str, Any], key: str, valid: tuple[str, ...]) -> Mapping[str, Any] | None:
+    given = case.get(key)
+    if given is None:
         return None
-    if not isinstance(value, Mapping):
+    if not isinstance(given, Mapping):
         raise CaseError(f"{key} must be a mapping")
-    for name in value:
+    section = cast("Mapping[str, Any]", given)
+    for name in section:
         if name not in valid:
             raise CaseError(f"unknown key {key}.{name}. {did_you_mean(str(name), valid)}")
-    return value
+    return section
 
 
 def _architecture(case: Mapping[str, Any]) -> Architecture:
     config = case.get("hf_config")
     if not isinstance(config, Mapping):
         raise CaseError("no hf_config: the model's config.json as a mapping")
-    return architecture_of(config)
+    return architecture_of(cast("Mapping[str, Any]", config))
 
 
-def _lora(case: Mapping[str, Any]) -> Optional[Lora]:
+def _lora(case: Mapping[str, Any]) -> Lora | None:
     section = _section(case, "lora", ("r", "alpha", "target_modules", "dropout", "adapter_dtype"))
     if section is None:
         return None
@@ -219,7 +224,7 @@ def _lora(case: Mapping[str, Any]) -> Optional[Lora]:
     return Lora(rank, names, float(dropout), adapter_dtype)
 
 
-def _quantization(case: Mapping[str, Any]) -> Optional[Quantization]:
+def _quantization(case: Mapping[str, Any]) -> Quantization | None:
     valid = ("bits", "quant_type", "double_quant", "prepare_for_kbit_training")
     section = _section(case, "quantization", valid)
     if section is None:
@@ -231,9 +236,11 @@ def _quantization(case: Mapping[str, Any]) -> Optional[Quantization]:
 
 
 def _zero(case: Mapping[str, Any]) -> ZeroSettings:
-    deepspeed = case.get("deepspeed") or {}
+    deepspeed: Mapping[str, Any] = case.get("deepspeed") or {}
     valid = tuple(ZeroSettings.__dataclass_fields__)
-    section = _section(deepspeed, "zero_optimization", (*valid, "stage", "offload_optimizer", "offload_param"))
+    section = _section(
+        deepspeed, "zero_optimization", (*valid, "stage", "offload_optimizer", "offload_param")
+    )
     settings = {k: v for k, v in (section or {}).items() if k in valid}
     for key, value in settings.items():
         if isinstance(value, bool) or value is None:
@@ -254,7 +261,7 @@ def _freeze(case: Mapping[str, Any]) -> int:
     return layers
 
 
-def _limit(case: Mapping[str, Any]) -> Optional[int]:
+def _limit(case: Mapping[str, Any]) -> int | None:
     value = case.get("memory_limit_gib")
     if value is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
@@ -179,9 +179,7 @@ def _replace(case: planner.TrainingCase, **changes: Any) -> planner.TrainingCase
     return replace(case, **changes)
 
 
-def _settle_bucket(
-    config: Config, case: planner.TrainingCase, choices: list[Choice]
-) -> planner.TrainingCase:
+def _settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choice]) -> planner.TrainingCase:
     """DeepSpeed allocates the reduce bucket whole, however little is trained."""
     if config.zero.reduce_bucket_size != AUTO:
         choices.append(Choice("zero.reduce_bucket_size", config.zero.reduce_bucket_size, "as set", True))
@@ -224,7 +222,7 @@ def _open_settings(config: Config) -> dict[str, tuple[Any, ...]]:
     return free
 
 
-def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: Optional[int]) -> None:
+def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: int | None) -> None:
     """Write what was chosen into the configuration, each with its reason."""
     case, training = chosen.case, config.training
     room = "no limit is known" if budget is None else f"fits {gib(budget):.1f} GiB"
@@ -261,6 +259,4 @@ def _record_expandable(config: Config, choices: list[Choice]) -> None:
     else:
         config.training.expandable_segments = True
         reason = "less fragmentation: the job runs with less free memory, at no cost in speed"
-    choices.append(
-        Choice("training.expandable_segments", config.training.expandable_segments, reason, given)
-    )
+    choices.append(Choice("training.expandable_segments", config.training.expandable_segments, reason, given))

@@ -1,0 +1,1 @@
+"""Shapes of models, read from Hugging Face configurations."""

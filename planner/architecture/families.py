@@ -208,5 +208,7 @@ def architecture_of(config: Config) -> Architecture:
     family = str(config["model_type"])
     reader = FAMILIES.get(family)
     if reader is None:
-        raise CaseError(f"model_type {family!r} is not known to the formula tier. {did_you_mean(family, FAMILIES)}")
+        raise CaseError(
+            f"model_type {family!r} is not known to the formula tier. {did_you_mean(family, FAMILIES)}"
+        )
     return reader(config)

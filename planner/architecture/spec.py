@@ -65,8 +65,10 @@ class Architecture:
 
     @property
     def q_width(self) -> int:
+        """Width of all query heads together."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
+        """Width of all key (or value) heads together."""
         return self.kv_heads * self.head_dim

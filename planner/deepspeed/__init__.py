@@ -1,0 +1,1 @@
+"""DeepSpeed's engines, in what they allocate and free."""

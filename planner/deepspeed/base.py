@@ -5,10 +5,10 @@ Source of all of it: DeepSpeed 0.19.8, `deepspeed/runtime`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from planner.memory.arena import Arena, Buffer
+from planner.network.forward import WeightHooks
 from planner.network.modules import Module, Network
 from planner.tape.autograd import Parameter
 from planner.training_case import TrainingCase
@@ -25,10 +25,8 @@ NORM_BYTES = 8  # zero/utils.py: get_norm_dtype is fp64; one gradient at a time
 MOMENTS = 2  # Adam keeps two values a weight
 
 
-class Engine(Protocol):
+class Engine(WeightHooks, Protocol):
     """The life of a training engine, in the order of the calls."""
-
-    shards_weights: bool
 
     def load(self) -> None:
         """Put the weights where the model is built."""
@@ -37,11 +35,6 @@ class Engine(Protocol):
     def start(self) -> None:
         """`deepspeed.initialize`."""
         ...
-
-    def before_forward(self, module: Module) -> None: ...
-    def after_forward(self, module: Module) -> None: ...
-    def before_backward(self, module: Module) -> None: ...
-    def after_backward(self, module: Module) -> None: ...
 
     def begin_micro_batch(self) -> None:
         """The forward pass starts."""
@@ -108,6 +101,3 @@ class ReplicatedWeights:
 def scratch(arena: Arena, nbytes: int, what: str = STEP) -> None:
     """Allocate and free at once: a temporary that leaves only its peak."""
     arena.new(nbytes, what)
-
-
-EngineMaker = Callable[[TrainingCase, Network, Arena], Engine]

@@ -8,7 +8,6 @@ and release.
 from __future__ import annotations
 
 from collections import deque
-from typing import Optional
 
 from planner.memory.arena import GATHER_STREAM, Arena, Buffer
 from planner.network.modules import Module
@@ -22,7 +21,7 @@ GATHERED = "gathered weights"
 class GatherHandle:
     """One all-gather under way: a flat buffer that is cut into parameters when first waited for."""
 
-    def __init__(self, parameters: list[Parameter], flat: Optional[Buffer]) -> None:
+    def __init__(self, parameters: list[Parameter], flat: Buffer | None) -> None:
         self.parameters, self.flat = parameters, flat
         self.complete = False
 
@@ -32,7 +31,7 @@ class Coordinator:
 
     def __init__(self, arena: Arena, settings: ZeroSettings, world_size: int) -> None:
         self.arena, self.settings, self.world = arena, settings, world_size
-        self.whole: dict[Parameter, Optional[Buffer]] = {}
+        self.whole: dict[Parameter, Buffer | None] = {}
         self.in_flight: dict[Parameter, GatherHandle] = {}
         self.available_numel = 0
         self.active: dict[Parameter, set[Module]] = {}

@@ -6,8 +6,18 @@ own Adam, and through `unfused_optimizer.py` with another optimizer. fp32 has no
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, STATES, STEP, WEIGHTS
-from planner.deepspeed.base import ReplicatedWeights, scratch
+from planner.deepspeed.base import (
+    BUCKETS,
+    FP32,
+    GRADIENTS,
+    MASTER,
+    MOMENTS,
+    STATES,
+    STEP,
+    WEIGHTS,
+    ReplicatedWeights,
+    scratch,
+)
 from planner.memory.arena import Buffer
 from planner.tape.autograd import Parameter
 

@@ -6,8 +6,19 @@ whose gradients come last.
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, NORM_BYTES, STATES, STEP, WEIGHTS
-from planner.deepspeed.base import ReplicatedWeights, scratch
+from planner.deepspeed.base import (
+    BUCKETS,
+    FP32,
+    GRADIENTS,
+    MASTER,
+    MOMENTS,
+    NORM_BYTES,
+    STATES,
+    STEP,
+    WEIGHTS,
+    ReplicatedWeights,
+    scratch,
+)
 from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Network
 from planner.tape.autograd import Parameter
@@ -121,7 +132,7 @@ class Stage12(ReplicatedWeights):
         if not self.case.zero.contiguous_gradients:
             return len(self.in_bucket) > 1
         offsets = self._offsets()
-        owners = set()
+        owners: set[int] = set()
         for parameter in self.in_bucket:
             first = offsets[parameter] // self.part
             last = (offsets[parameter] + parameter.numel - 1) // self.part

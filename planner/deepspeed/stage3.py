@@ -5,7 +5,18 @@ Source: `runtime/zero/stage3.py`. Parameters are padded to a multiple of the wor
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, MOMENTS, NORM_BYTES, STATES, STEP, WEIGHTS, scratch
+from planner.deepspeed.base import (
+    BUCKETS,
+    FP32,
+    GRADIENTS,
+    MASTER,
+    MOMENTS,
+    NORM_BYTES,
+    STATES,
+    STEP,
+    WEIGHTS,
+    scratch,
+)
 from planner.deepspeed.coordinator import Coordinator
 from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Module, Network
@@ -80,15 +91,19 @@ class Stage3:
         self.coordinator.begin()
 
     def before_forward(self, module: Module) -> None:
+        """Gather the module."""
         self.coordinator.fetch(module, forward=True)
 
     def after_forward(self, module: Module) -> None:
+        """Perhaps release it."""
         self.coordinator.release(module, forward=True)
 
     def before_backward(self, module: Module) -> None:
+        """Gather it again."""
         self.coordinator.fetch(module, forward=False)
 
     def after_backward(self, module: Module) -> None:
+        """Release it."""
         self.coordinator.release(module, forward=False)
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
@@ -103,7 +118,7 @@ class Stage3:
         self.bucket_elements += parameter.numel
 
     def _reduce(self) -> None:
-        """`reduce_scatter_coalesced`: a padded, interleaved copy of the bucket unless it is one even tensor."""
+        """`reduce_scatter_coalesced`: a padded, interleaved copy, unless it is one even tensor."""
         parameters = list(self.in_bucket)
         world = self.case.world_size
         even = len(parameters) == 1 and parameters[0].numel % world == 0
@@ -119,8 +134,7 @@ class Stage3:
         self.bucket_elements = 0
 
     def _offload_gradients(self) -> None:
-        """`partition_grads` with an offloaded optimizer: each shard comes by the GPU for its norm (fp64)
-        and its fp32 copy."""
+        """`partition_grads`: each shard comes by the GPU for its norm (fp64) and its fp32 copy."""
         if self.case.offload_optimizer == "none":
             return
         for parameter in self.in_bucket:

@@ -1,0 +1,1 @@
+"""GPU memory: the emulated allocator and buffers that live in it."""

@@ -53,16 +53,19 @@ class Pool:
         self.by_key: dict[Key, Block] = {}
 
     def add(self, block: Block) -> None:
+        """Take a free block in."""
         block.free = True
         insort(self.keys, block.key)
         self.by_key[block.key] = block
 
     def remove(self, block: Block) -> None:
+        """Take a block out, for use or to merge it."""
         block.free = False
         del self.keys[bisect_left(self.keys, block.key)]
         del self.by_key[block.key]
 
     def best_fit(self, size: int) -> Block | None:
+        """The smallest free block of at least `size` bytes."""
         at = bisect_left(self.keys, (size, -1))
         return self.by_key[self.keys[at]] if at < len(self.keys) else None
 

@@ -1,0 +1,1 @@
+"""Transformers as they run: modules, forward pass, loss."""

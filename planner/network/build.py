@@ -83,7 +83,7 @@ def _layer(arch: Architecture, case: TrainingCase, make: Make) -> Layer:
 
 
 def _experts(arch: Architecture, make: Make) -> dict[str, Module]:
-    """transformers 5 keeps the experts of a block as two stacked tensors."""
+    """Transformers 5 keeps the experts of a block as two stacked tensors."""
     e, h, f = arch.experts, arch.hidden, arch.ffn
     shapes = {"experts.gate_up_proj": (e, 2 * f, h), "experts.down_proj": (e, h, f)}
     return {name: Module(name, make(name, shape)) for name, shape in shapes.items()}

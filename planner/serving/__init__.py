@@ -1,0 +1,1 @@
+"""Serving engines: how they divide a card."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, cast
 
 from planner.architecture.families import architecture_of
 from planner.architecture.spec import Architecture
@@ -40,18 +40,19 @@ class ServingCase:
     dtype: str
     kv_dtype: str
     total_mib: int
-    free_before_weights_bytes: Optional[int]
-    mem_fraction_static: Optional[float]
+    free_before_weights_bytes: int | None
+    mem_fraction_static: float | None
     context_length: int
-    max_running_requests: Optional[int]
-    cuda_graph_max_bs: Optional[int]
-    chunked_prefill_size: Optional[int]
+    max_running_requests: int | None
+    cuda_graph_max_bs: int | None
+    chunked_prefill_size: int | None
     tp_size: int = 1
     dp_size: int = 1
     prefill_cuda_graph: bool = True
 
     @property
     def total_bytes(self) -> int:
+        """Memory of the card."""
         return self.total_mib * MIB
 
 
@@ -74,8 +75,8 @@ def parse_serving_case(case: Mapping[str, Any]) -> ServingCase:
     for key in ("dtype", "kv_dtype"):
         if case.get(key, "bf16") not in ("bf16", "fp16", "fp32", "fp8"):
             problems.append(f"{key} is {case[key]!r}; known: bf16, fp16, fp32, fp8")
-    gpu = case.get("gpu")
-    total_mib = gpu.get("total_mib") if isinstance(gpu, Mapping) else None
+    gpu: Any = case.get("gpu")
+    total_mib: Any = cast("Mapping[str, Any]", gpu).get("total_mib") if isinstance(gpu, Mapping) else None
     if not isinstance(total_mib, int) or total_mib < 1:
         problems.append("gpu.total_mib is missing: the card's memory as nvidia-smi shows it, in MiB")
     config = case.get("hf_config")

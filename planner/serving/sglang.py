@@ -122,7 +122,8 @@ def default_fraction(case: ServingCase, chunk: int, graph_batch: int) -> float:
 
     >>> from planner.serving.case import parse_serving_case
     >>> qwen = {"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
-    ...         "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064}
+    ...         "vocab_size": 152064, "num_hidden_layers": 28, "num_attention_heads": 28,
+    ...         "num_key_value_heads": 4}
     >>> case = parse_serving_case({"kind": "serve", "engine_version": "0.5.17", "hf_config": qwen,
     ...                            "gpu": {"total_mib": 143771}})
     >>> default_fraction(case, 8192, 256)

@@ -8,11 +8,11 @@ gradient is handed on before any other node runs. Values do not exist here, only
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Optional, Protocol, Union
+from typing import Protocol, Union
 
 from planner.memory.arena import Arena, Buffer
 
-Gradients = list[Optional[Buffer]]
+Gradients = list[Buffer | None]
 BackwardRule = Callable[[Buffer], Gradients]
 
 
@@ -37,17 +37,21 @@ class Parameter:
 
     @property
     def quantized(self) -> bool:
+        """Whether it is stored in fewer bits than it is computed with."""
         return self.stored_bytes != self.numel * self.itemsize
 
 
 class Node:
-    """One step of the backward pass."""
+    """One step of the backward pass and the buffers it saved for it."""
 
-    __slots__ = ("inputs", "pending", "rule")
+    __slots__ = ("inputs", "pending", "rule", "saved")
 
-    def __init__(self, rule: BackwardRule, inputs: list[Node | Parameter | None]) -> None:
+    def __init__(
+        self, rule: BackwardRule, inputs: list[Node | Parameter | None], saved: tuple[Buffer, ...]
+    ) -> None:
         self.rule: BackwardRule | None = rule
         self.inputs = inputs
+        self.saved = saved
         self.pending: Buffer | None = None
 
 
@@ -78,7 +82,7 @@ class Tensor:
         return Tensor(self.buffer, self.numel, self.itemsize)
 
 
-Source = Union[Tensor, Parameter, None]
+Source = Union[Tensor, Parameter, None]  # noqa: UP007 - evaluated at run time on 3.10
 
 
 class GradientSink(Protocol):
@@ -103,8 +107,17 @@ class Tape:
         """A fresh tensor outside the graph."""
         return Tensor(self.arena.new(numel * itemsize, what), numel, itemsize)
 
-    def attach(self, out: Tensor, rule: BackwardRule, inputs: Sequence[Source]) -> Tensor:
-        """Put `out` into the graph. `rule` maps its gradient to one gradient (or None) per input."""
+    def attach(
+        self, out: Tensor, rule: BackwardRule, inputs: Sequence[Source], *, saves: tuple[Buffer, ...] = ()
+    ) -> Tensor:
+        """Put `out` into the graph.
+
+        Args:
+            out: the tensor that the operator made.
+            rule: maps its gradient to one gradient (or None) per input.
+            inputs: tensors and parameters that the gradients go to.
+            saves: buffers kept alive until the rule has run.
+        """
         edges: list[Node | Parameter | None] = []
         for source in inputs:
             if isinstance(source, Parameter):
@@ -112,7 +125,7 @@ class Tape:
                 edges.append(source)
             else:
                 edges.append(None if source is None else source.node)
-        node = Node(rule, edges)
+        node = Node(rule, edges, saves)
         self._nodes.append(node)
         out.node = node
         return out
@@ -125,7 +138,7 @@ class Tape:
         while self._nodes:
             node = self._nodes.pop()
             gradients = self._run(node)
-            node.rule = None  # what it saved goes
+            node.rule, node.saved = None, ()
             self._pass_on(node, gradients)
 
     @staticmethod

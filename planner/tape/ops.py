@@ -27,6 +27,11 @@ def linear(
     """`F.linear`: x is [rows, in], out is [rows, out].
 
     Args:
+        tape: where it is recorded.
+        x: the input.
+        weight: [out, in].
+        rows: rows of x.
+        bias: [out], if there is one.
         keeps_input: save x although the weight is frozen, as DeepSpeed's ZeRO-3 linear does
             (`zero/linear.py: LinearFunctionForZeroStage3`).
     """
@@ -34,19 +39,19 @@ def linear(
     trained = [p for p in (weight, bias) if p is not None and p.trainable]
     if not (tape.recording and (x.needs_grad or trained)):
         return out
-    saved = x.buffer if weight.trainable or keeps_input else None
-    sizes = [x.nbytes if x.needs_grad else 0, *(p.numel * x.itemsize for p in trained)]
+    in_bytes = x.nbytes if x.needs_grad else 0
+    grad_bytes = [p.numel * x.itemsize for p in trained]
 
     def rule(_gradient: Buffer) -> Gradients:
-        assert saved is None or saved.nbytes
-        names = [ACTIVATION_GRADIENTS] + [GRADIENTS] * len(trained)
-        return [tape.arena.new(n, name) if n else None for n, name in zip(sizes, names)]
+        grad_in = tape.arena.new(in_bytes, ACTIVATION_GRADIENTS) if in_bytes else None
+        return [grad_in, *(tape.arena.new(n, GRADIENTS) for n in grad_bytes)]
 
-    return tape.attach(out, rule, [x, *trained])
+    saves = (x.buffer,) if weight.trainable or keeps_input else ()
+    return tape.attach(out, rule, [x, *trained], saves=saves)
 
 
 def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
-    """bitsandbytes `MatMul4Bit`: the weight is unpacked for each product, and nothing of x is saved."""
+    """Bitsandbytes `MatMul4Bit`: the weight is unpacked for each product, and nothing of x is saved."""
     unpacked = tape.arena.new(weight.numel * x.itemsize, "unpacked weights")
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
     del unpacked
@@ -75,6 +80,8 @@ def elementwise(
     """An element-wise operator: one output, one gradient per input that wants one.
 
     Args:
+        tape: where it is recorded.
+        inputs: tensors of one size.
         itemsize: bytes per element of the output; None: as the first input.
         saves: buffers kept for backward.
         temporaries: output-sized tensors alive within backward beside the gradients.
@@ -85,10 +92,9 @@ def elementwise(
     if not (tape.recording and (trained or any(t.needs_grad for t in inputs))):
         return out
     sizes = [(t.nbytes if t.needs_grad else 0) for t in inputs]
-    out_bytes, kept = out.nbytes, saves
+    out_bytes = out.nbytes
 
     def rule(_gradient: Buffer) -> Gradients:
-        assert kept is saves
         scratch = [tape.arena.new(out_bytes, ACTIVATION_GRADIENTS) for _ in range(temporaries)]
         result: Gradients = [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in sizes]
         result += [tape.arena.new(p.numel * p.itemsize, GRADIENTS) for p in trained]
@@ -96,7 +102,7 @@ def elementwise(
         return result
 
     sources: list[Source] = [*inputs, *trained]
-    return tape.attach(out, rule, sources)
+    return tape.attach(out, rule, sources, saves=saves)
 
 
 def cast(tape: Tape, x: Tensor, itemsize: int) -> Tensor:
@@ -105,7 +111,7 @@ def cast(tape: Tape, x: Tensor, itemsize: int) -> Tensor:
 
 
 def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """a + b: nothing saved, and the gradient passes to both sides as it is."""
+    """A + b: nothing saved, and the gradient passes to both sides as it is."""
     out = tape.tensor(a.numel, a.itemsize)
     if not (tape.recording and (a.needs_grad or b.needs_grad)):
         return out
@@ -113,12 +119,12 @@ def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
 
 
 def scale(tape: Tape, x: Tensor) -> Tensor:
-    """x times a number: nothing saved."""
+    """X times a number: nothing saved."""
     return elementwise(tape, [x])
 
 
 def multiply(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """a * b of the same shape: each side is saved when the other wants a gradient."""
+    """A * b of the same shape: each side is saved when the other wants a gradient."""
     saves = tuple(t.buffer for t, other in ((a, b), (b, a)) if other.needs_grad)
     return elementwise(tape, [a, b], saves=saves)
 
@@ -133,13 +139,10 @@ def saves_output(tape: Tape, x: Tensor, *, itemsize: int | None = None) -> Tenso
     out = tape.tensor(x.numel, itemsize or x.itemsize)
     if not (tape.recording and x.needs_grad):
         return out
-    kept, in_bytes = out.buffer, x.nbytes
-
-    def rule(_gradient: Buffer) -> Gradients:
-        assert kept.nbytes
-        return [tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)]
-
-    return tape.attach(out, rule, [x])
+    in_bytes = x.nbytes
+    return tape.attach(
+        out, lambda _: [tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)], [x], saves=(out.buffer,)
+    )
 
 
 def dropout(tape: Tape, x: Tensor, p: float) -> Tensor:
@@ -174,7 +177,6 @@ def scaled_dot_product(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: in
     sizes = (q.nbytes, k.nbytes, v.nbytes)
 
     def rule(_gradient: Buffer) -> Gradients:
-        assert kept
         arena = tape.arena
         scratch = [arena.new(n, ACTIVATION_GRADIENTS) for n in (accumulator_bytes, statistics_bytes)]
         scratch += [arena.new(wide_bytes, ACTIVATION_GRADIENTS) for n in sizes[1:] if n != wide_bytes]
@@ -182,22 +184,20 @@ def scaled_dot_product(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: in
         del scratch
         return grads
 
-    return tape.attach(out, rule, [q, k, v])
+    return tape.attach(out, rule, [q, k, v], saves=kept)
 
 
 def matmul(tape: Tape, a: Tensor, b: Tensor, *, numel: int) -> Tensor:
-    """a @ b of two activations: both are saved."""
+    """A @ b of two activations: both are saved."""
     out = tape.tensor(numel, a.itemsize)
     if not (tape.recording and (a.needs_grad or b.needs_grad)):
         return out
-    kept = (a.buffer, b.buffer)
     sizes = [t.nbytes if t.needs_grad else 0 for t in (a, b)]
 
     def rule(_gradient: Buffer) -> Gradients:
-        assert kept
         return [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in sizes]
 
-    return tape.attach(out, rule, [a, b])
+    return tape.attach(out, rule, [a, b], saves=(a.buffer, b.buffer))
 
 
 def signal(tape: Tape, x: Tensor, on_backward: Callable[[], None]) -> Tensor:

@@ -1,0 +1,108 @@
+"""Attention as transformers writes it: `integrations/sdpa_attention.py` and each family's eager code."""
+
+from __future__ import annotations
+
+from planner.memory.arena import Buffer
+from planner.network.forward import Forward
+from planner.network.modules import Layer
+from planner.tape import ops
+from planner.tape.autograd import Gradients, Tensor
+
+OUTPUT_NAMES = ("o_proj", "out_proj", "attn.c_proj")
+
+
+def attention_mask(forward: Forward) -> Buffer | None:
+    """A 4-D mask: always with eager attention, with sdpa only for padded batches."""
+    case = forward.case
+    if case.attention == "flash_attention_2" or (case.attention == "sdpa" and not case.padded):
+        return None
+    rows = case.micro_batch if case.padded else 1
+    itemsize = forward.itemsize if case.attention == "eager" else 1
+    return forward.tape.arena.new(rows * case.seq_len**2 * itemsize, "attention mask")
+
+
+def attention(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
+    """Projections, rotary embedding, attention, output projection."""
+    q, k, v = _queries_keys_values(forward, layer, x)
+    del x
+    if forward.arch.qk_norm:
+        q, k = forward.norm(layer.norms["q_norm"], q), forward.norm(layer.norms["k_norm"], k)
+    if not forward.arch.learned_positions:
+        q, k = _rotate(forward, q), _rotate(forward, k)
+    core = _eager if forward.case.attention == "eager" else _fused
+    out = core(forward, q, k, v)
+    del q, k, v
+    name = next(n for n in OUTPUT_NAMES if n in layer.linears)
+    return forward.linear(layer.linears[name], out)
+
+
+def _queries_keys_values(forward: Forward, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    arch, linears = forward.arch, layer.linears
+    if not arch.fused_qkv:
+        q, k, v = (forward.linear(linears[n], x) for n in ("q_proj", "k_proj", "v_proj"))
+        return q, k, v
+    fused = forward.linear(linears[arch.fused_qkv], x)
+    q, k, v = split(forward, fused, (arch.q_width, arch.kv_width, arch.kv_width))
+    return q, k, v
+
+
+def split(forward: Forward, fused: Tensor, widths: tuple[int, ...]) -> list[Tensor]:
+    """Views into one buffer; their gradients are put together into one of the full width."""
+    parts = [Tensor(fused.buffer, forward.tokens * w, fused.itemsize) for w in widths]
+    new, total = forward.tape.arena.new, fused.nbytes
+
+    def rule(_gradient: Buffer) -> Gradients:
+        return [new(total, ops.ACTIVATION_GRADIENTS)]
+
+    if forward.tape.recording and fused.needs_grad:
+        for part in parts:
+            forward.tape.attach(part, rule, [fused])
+    return parts
+
+
+def _rotate(forward: Forward, x: Tensor) -> Tensor:
+    """X * cos + rotate_half(x) * sin: cos and sin are saved, the input is not."""
+    tape = forward.tape
+    straight = ops.scale(tape, x)
+    half = ops.elementwise(tape, [x])
+    turned = ops.scale(tape, half)
+    del half
+    return ops.add(tape, straight, turned)
+
+
+def _fused(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    if forward.mask is not None:  # grouped heads are only passed on as they are without a mask
+        k, v = _repeat(forward, k), _repeat(forward, v)
+    return ops.scaled_dot_product(forward.tape, q, k, v, heads=forward.arch.heads, tokens=forward.tokens)
+
+
+def _repeat(forward: Forward, x: Tensor) -> Tensor:
+    """`repeat_kv`: keys or values once per query head."""
+    arch, tape = forward.arch, forward.tape
+    if arch.kv_heads == arch.heads:
+        return x
+    out = tape.tensor(forward.tokens * arch.q_width, x.itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    nbytes, new = x.nbytes, tape.arena.new
+    return tape.attach(out, lambda _: [new(nbytes, ops.ACTIVATION_GRADIENTS)], [x])
+
+
+def _eager(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    tape, arch = forward.tape, forward.arch
+    scores = arch.heads * forward.tokens * forward.case.seq_len
+    k, v = _repeat(forward, k), _repeat(forward, v)
+    weights = ops.scale(tape, ops.matmul(tape, q, k, numel=scores))
+    del q, k
+    if arch.attention_softcap:
+        weights = ops.scale(tape, ops.saves_output(tape, ops.scale(tape, weights)))
+    if forward.mask is not None:
+        weights = ops.elementwise(tape, [weights])
+    if arch.model_type == "gpt2":  # softmax in the type of the scores
+        weights = ops.saves_output(tape, weights)
+    else:
+        weights = ops.cast(tape, ops.saves_output(tape, weights, itemsize=4), forward.itemsize)
+    weights = ops.dropout(tape, weights, arch.attention_dropout)
+    out = ops.matmul(tape, weights, v, numel=forward.tokens * arch.q_width)
+    del weights, v
+    return ops.elementwise(tape, [out])  # transpose(1, 2).contiguous()
