@@ -13,6 +13,7 @@ from planner.units import GIB, MIB, gib
 
 Events = list[tuple[int, int, int]]
 REQUIRED_STEP = 16 * MIB  # the smallest surviving limit is found to this precision
+PROBES = 16
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,14 @@ class Forecast:
 
     @cached_property
     def required_bytes(self) -> int:
-        """The smallest allocator limit under which the job survives.
+        """The smallest allocator limit above which the job survives whatever the limit.
 
         Between the highest allocated moment and the most that would be reserved: cached blocks are given
-        back before a request fails, fragments are not.
+        back before a request fails, fragments are not. A tighter limit gives back more and may get
+        through by luck where a wider one fails; such luck does not count.
         """
         low = max(self.peak_allocated_bytes, self.start_peak_bytes)
-        return smallest(self.survives, low=low, high=max(self.peak_reserved_bytes, low), step=REQUIRED_STEP)
+        return safe_limit(self._gets_through, low=low, high=max(self.peak_reserved_bytes, low))
 
     def survives(self, limit_bytes: int) -> bool:
         """Whether the allocator gets through under a limit."""
@@ -95,6 +97,9 @@ class Forecast:
             return True
         if limit_bytes < max(self.peak_allocated_bytes, self.start_peak_bytes):
             return False
+        return limit_bytes >= self.required_bytes
+
+    def _gets_through(self, limit_bytes: int) -> bool:
         try:
             replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
         except OutOfMemory:
@@ -123,14 +128,25 @@ def _rounded(nbytes: int) -> float:
     return round(nbytes / GIB, 4)
 
 
-def smallest(holds: Callable[[int], bool], *, low: int, high: int, step: int) -> int:
-    """Bisect for the smallest value in [low, high] for which a monotone condition holds; `high` holds."""
-    if low >= high or holds(low):
-        return low
-    while high - low > step:
-        middle = (low + high) // 2
+def safe_limit(holds: Callable[[int], bool], *, low: int, high: int) -> int:
+    """The smallest value from which on a condition holds at every probe; `high` holds.
+
+    Probes downwards in even steps to the first failure, then bisects between it and the step above.
+    """
+    span = high - low
+    failed = None
+    for step in range(1, PROBES + 1):
+        probe = high - span * step // PROBES
+        if not holds(probe):
+            failed = probe
+            break
+        high = probe
+    if failed is None:
+        return high
+    while high - failed > REQUIRED_STEP:
+        middle = (failed + high) // 2
         if holds(middle):
             high = middle
         else:
-            low = middle
+            failed = middle
     return high

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.network.build import build_network
-from planner.training import TrainingRun
+from planner.training import STEPS_FOR_PEAK, TrainingRun
 from planner.training_case import TrainingCase
 from planner.units import ceil_div
 
@@ -28,7 +28,7 @@ def quick_peak_bytes(case: TrainingCase) -> int:
 def _phase_peaks(case: TrainingCase, layers: int) -> list[int]:
     freeze = min(case.freeze_last_layers, layers)
     shallow = replace(case, architecture=replace(case.architecture, layers=layers), freeze_last_layers=freeze)
-    return [phase.peak_bytes for phase in TrainingRun(shallow).play().phases]
+    return [phase.peak_bytes for phase in TrainingRun(shallow).play(steps=STEPS_FOR_PEAK).phases]
 
 
 def _shortest(case: TrainingCase) -> int:
