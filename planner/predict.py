@@ -14,8 +14,9 @@ from planner.serving.case import parse_serving_case
 from planner.serving.sglang import ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
-from planner.training_case import TrainingCase, parse_training_case
+from planner.training_case import Method, TrainingCase, parse_training_case
 
+EIGHT_BITS = 8
 TIERS = ("formula",)
 
 
@@ -76,6 +77,10 @@ def _notes(case: TrainingCase) -> tuple[str, ...]:
     notes: list[str] = []
     if not case.architecture.verified:
         notes.append(f"{case.architecture.model_type}: derived from source, not measured")
+    if case.method is Method.freeze and case.zero_stage == 3 and case.gradient_checkpointing:
+        notes.append("freeze at stage 3 with checkpointing: one measurement lay 10 % above this forecast")
+    if case.quantization is not None and case.quantization.bits == EIGHT_BITS:
+        notes.append("8-bit base: one measurement lay 27 % above this forecast (a second copy of the weights)")
     if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
         notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
     return tuple(notes)

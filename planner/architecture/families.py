@@ -114,7 +114,7 @@ def _gemma3(config: Config) -> Architecture:
 
 
 def _phi3(config: Config) -> Architecture:
-    base = _decoder(config, fused_qkv="qkv_proj", mlp=Mlp.fused_gated)
+    base = _decoder(config, fused_qkv="qkv_proj", mlp=Mlp.fused_gated, concatenated_rotary=True)
     return replace(base, hidden_dropout=_rate(config, "resid_pdrop", 0.0))
 
 

@@ -51,6 +51,8 @@ class Architecture:
     """Gemma 2 and 3 normalise the output of attention and MLP too."""
     qk_norm: bool = False
     """Qwen 3 and Gemma 3 normalise queries and keys per head."""
+    concatenated_rotary: bool = False
+    """Phi 3 turns part of each head and concatenates: queries change their memory layout."""
     scaled_embedding: bool = False
     attention_softcap: bool = False
     logit_softcap: bool = False

@@ -54,7 +54,7 @@ class Stage0(ReplicatedWeights):
 
     def end_backward(self, *, boundary: bool) -> None:
         """Average over the ranks, a flattened bucket at a time."""
-        if not boundary or self.case.world_size == 1:
+        if not boundary:
             return
         bucket = 0
         for parameter in self.trained:

@@ -48,6 +48,7 @@ class Stage12(ReplicatedWeights):
         self.in_bucket: list[Parameter] = []
         self.bucket_elements = 0
         self.previous: list[Buffer] = []
+        self.ready = False
 
     def _owned(self) -> dict[Parameter, None]:
         """Parameters that touch rank 0's part: one that the border cuts counts whole."""
@@ -79,14 +80,21 @@ class Stage12(ReplicatedWeights):
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
         """Stage 2 (and overlap) reduces as gradients come; stage 1 keeps them until the boundary."""
-        if not (self.shards_gradients or self.case.overlaps):
+        if not self.ready:
+            self.ready = True
+            self._make_buckets()
+        if self.shards_gradients or self.case.overlaps:
+            self._enqueue(parameter, gradient)
+        else:
             self.gradients.setdefault(parameter, gradient)
-            return
-        self._ensure_buckets()
-        self._enqueue(parameter, gradient)
 
-    def _ensure_buckets(self) -> None:
-        if self.buckets or not self.case.zero.contiguous_gradients:
+    def begin_micro_batch(self) -> None:
+        """The first gradient of each micro-batch makes the buckets anew."""
+        self.ready = False
+
+    def _make_buckets(self) -> None:
+        self.buckets = []
+        if not self.case.zero.contiguous_gradients:
             return
         nbytes = self.case.zero.reduce_bucket_size * self.itemsize
         count = 2 if self.case.overlaps else 1
@@ -118,6 +126,8 @@ class Stage12(ReplicatedWeights):
                 self._copy_to_partition(parameter)
             elif self.shards_gradients and (parameter not in self.mine or self.offloads):
                 self._drop(parameter)
+            if self.offloads and parameter in self.mine:
+                scratch(self.arena, parameter.numel * NORM_BYTES)  # its norm, before it goes to the host
         self.in_bucket.clear()
         self.bucket_elements = 0
 
@@ -158,7 +168,6 @@ class Stage12(ReplicatedWeights):
         if not (self.shards_gradients or self.case.overlaps):
             if not boundary:
                 return
-            self._ensure_buckets()
             for parameter in self.trained:
                 self._enqueue(parameter, self.gradients.pop(parameter))
         self._reduce()
@@ -186,9 +195,10 @@ class Stage12(ReplicatedWeights):
         if self.offloads:
             return
         scratch(self.arena, max((p.numel for p in self.mine), default=0) * NORM_BYTES)
-        flat = self.arena.new(self.part * self.itemsize, STEP)
-        wide = self.arena.new(self.part * FP32, STEP)
-        del flat
+        wide = self.arena.new(self.part * self.itemsize, STEP)  # flattened
+        if self.itemsize < FP32:
+            flat, wide = wide, self.arena.new(self.part * FP32, STEP)
+            del flat
         self.gradients.clear()
         self.own_gradients = None
         if len(self.states) == 1:

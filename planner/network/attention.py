@@ -6,8 +6,10 @@ from planner.memory.arena import Buffer
 from planner.network.forward import Forward
 from planner.network.modules import Layer
 from planner.tape import ops
+from planner.tables import CPU
 from planner.tape.autograd import Gradients, Tensor
 
+FP32 = 4
 OUTPUT_NAMES = ("o_proj", "out_proj", "attn.c_proj")
 
 
@@ -71,9 +73,40 @@ def _rotate(forward: Forward, x: Tensor) -> Tensor:
 
 
 def _fused(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    arch, tape, tokens = forward.arch, forward.tape, forward.tokens
     if forward.mask is not None:  # grouped heads are only passed on as they are without a mask
         k, v = _repeat(forward, k), _repeat(forward, v)
-    return ops.scaled_dot_product(forward.tape, q, k, v, heads=forward.arch.heads, tokens=forward.tokens)
+    elif _needs_math_kernel(forward):
+        return _math(forward, q, _repeat(forward, k), _repeat(forward, v))
+    bias = _bias(forward)
+    out = ops.scaled_dot_product(tape, q, k, v, heads=arch.heads, tokens=tokens, bias=bias)
+    del q, k, v
+    # The output is laid out as q is; after a torch.cat that is not the layout that is wanted next.
+    return ops.elementwise(tape, [out]) if arch.concatenated_rotary else out
+
+
+def _needs_math_kernel(forward: Forward) -> bool:
+    """On CUDA no fused kernel takes grouped heads in fp32 (torch `sdp_utils.cpp`)."""
+    grouped = forward.arch.kv_heads != forward.arch.heads
+    return grouped and forward.itemsize == FP32 and forward.case.device != CPU
+
+
+def _bias(forward: Forward) -> Buffer | None:
+    """A boolean mask becomes a bias in the type of q, made and saved anew in each layer."""
+    if forward.mask is None:
+        return None
+    nbytes = forward.case.micro_batch * forward.case.seq_len**2 * forward.itemsize
+    return forward.tape.arena.new(nbytes, "attention mask")
+
+
+def _math(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`_scaled_dot_product_attention_math`: the whole matrix of scores."""
+    tape, arch = forward.tape, forward.arch
+    scores = arch.heads * forward.tokens * forward.case.seq_len
+    weights = ops.matmul(tape, ops.scale(tape, q), ops.scale(tape, k), numel=scores)
+    del q, k
+    weights = ops.saves_output(tape, weights)
+    return ops.matmul(tape, weights, v, numel=forward.tokens * arch.q_width)
 
 
 def _repeat(forward: Forward, x: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from planner.tape.autograd import Gradients, Tape, Tensor
 from planner.training_case import TrainingCase
 
 
+EIGHT_BITS = 8
+
+
 class ForwardPass:
     """Runs micro-batches of one training case.
 
@@ -70,7 +73,8 @@ class ForwardPass:
     def _plain_linear(self, module: Module, x: Tensor) -> Tensor:
         rows = self._rows(x, module)
         if module.weight.quantized:
-            return ops.quantized_linear(self.tape, x, module.weight, rows=rows)
+            eight = self.case.quantization is not None and self.case.quantization.bits == EIGHT_BITS
+            return ops.quantized_linear(self.tape, x, module.weight, rows=rows, saves_input=eight)
         keeps = self.hooks.shards_weights
 
         def body(inner: Tensor) -> Tensor:

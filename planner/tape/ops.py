@@ -50,8 +50,11 @@ def linear(
     return tape.attach(out, rule, [x, *trained], saves=saves)
 
 
-def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
-    """Bitsandbytes `MatMul4Bit`: the weight is unpacked for each product, and nothing of x is saved."""
+def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, saves_input: bool) -> Tensor:
+    """A product with a bitsandbytes weight, which is unpacked each time.
+
+    `MatMul4Bit` saves nothing of x; `MatMul8bitLt` keeps it whenever it needs a gradient.
+    """
     unpacked = tape.arena.new(weight.numel * x.itemsize, "unpacked weights")
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
     del unpacked
@@ -65,7 +68,7 @@ def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> 
         del unpacked
         return [grad_in]
 
-    return tape.attach(out, rule, [x])
+    return tape.attach(out, rule, [x], saves=(x.buffer,) if saves_input else ())
 
 
 def elementwise(
@@ -162,7 +165,9 @@ def embedding(tape: Tape, weight: Parameter, tokens: int) -> Tensor:
     return tape.attach(out, lambda _gradient: [tape.arena.new(grad_bytes, GRADIENTS)], [weight])
 
 
-def scaled_dot_product(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: int, tokens: int) -> Tensor:
+def scaled_dot_product(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: int, tokens: int, bias: Buffer | None = None
+) -> Tensor:
     """FlashAttention behind `scaled_dot_product_attention`.
 
     Saves q, k, v, the output and an fp32 log-sum-exp per token and head. Backward
@@ -174,6 +179,7 @@ def scaled_dot_product(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, heads: in
         return out
     statistics_bytes, accumulator_bytes, wide_bytes = tokens * heads * 4, q.numel * 4, q.nbytes
     kept = (q.buffer, k.buffer, v.buffer, out.buffer, tape.arena.new(statistics_bytes, "activations"))
+    kept += () if bias is None else (bias,)
     sizes = (q.nbytes, k.nbytes, v.nbytes)
 
     def rule(_gradient: Buffer) -> Gradients:
