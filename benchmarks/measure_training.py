@@ -98,7 +98,9 @@ def quantized(case: dict[str, Any], hf: Any, dtype: Any, attention: str) -> Any:
                 compress_statistics=q["double_quant"],
             )  # fmt: skip
         else:
-            new = bnb.nn.Linear8bitLt(module.in_features, module.out_features, bias=bias, has_fp16_weights=False)
+            new = bnb.nn.Linear8bitLt(
+                module.in_features, module.out_features, bias=bias, has_fp16_weights=False
+            )
             new.weight = bnb.nn.Int8Params(module.weight.data, requires_grad=False, has_fp16_weights=False)
         if bias:
             new.bias = module.bias
@@ -201,7 +203,9 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     trained = [p for p in model.parameters() if p.requires_grad]
     mark("model")
     optimizer = client_optimizer(case.get("optimizer", "deepspeed_adamw"), trained)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, model_parameters=trained, config=config)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, model_parameters=trained, config=config
+    )
     del model, optimizer
     mark("engine")
     step_s = train(engine, case, mark)
@@ -284,7 +288,9 @@ def run_all(cases: Path, out: Path) -> None:
             if row["case"].get("expandable_segments"):
                 environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
             command = [sys.executable, __file__, "one", str(source), str(target)]
-            running.append((row, subprocess.Popen(command, stdout=log, stderr=log, env=environment), target, time.time()))
+            running.append(
+                (row, subprocess.Popen(command, stdout=log, stderr=log, env=environment), target, time.time())
+            )
         time.sleep(0.5)
         running = [job for job in running if not finished(job, out)]
 

@@ -22,11 +22,19 @@ MIXTRAL_SMALL = {
 
 
 def lora(r: int, targets: Any, **more: Any) -> dict[str, Any]:
-    return {"method": "lora", "lora": {"r": r, "target_modules": targets, "dropout": 0.0, "adapter_dtype": "bf16"} | more}
+    return {
+        "method": "lora",
+        "lora": {"r": r, "target_modules": targets, "dropout": 0.0, "adapter_dtype": "bf16"} | more,
+    }
 
 
 def qlora(bits: int, targets: Any, *, double: bool, prepared: bool) -> dict[str, Any]:
-    quantization = {"bits": bits, "quant_type": "nf4", "double_quant": double, "prepare_for_kbit_training": prepared}
+    quantization = {
+        "bits": bits,
+        "quant_type": "nf4",
+        "double_quant": double,
+        "prepare_for_kbit_training": prepared,
+    }
     return {**lora(8, targets), "method": "qlora", "quantization": quantization}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from planner.errors import CaseError
 from planner.forecast import Forecast
 from planner.host import disk_bytes, host_bytes
+from planner.memory.arena import Arena
 from planner.serving.case import parse_serving_case
 from planner.serving.sglang import ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
@@ -51,7 +52,7 @@ def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) 
         tier="formula",
         peak_allocated_bytes=arena.peak_bytes,
         start_peak_bytes=run.start_peak_bytes,
-        peak_reserved_bytes=arena.allocator.peak_reserved,
+        peak_reserved_bytes=_reserved(case, run, arena),
         device_extra_bytes=device_extra_bytes(case),
         components={k: v for k, v in arena.peak_components().items() if v},
         phases={p.name: p.peak_bytes for p in arena.phases},
@@ -62,6 +63,13 @@ def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) 
         events=arena.events,
         expandable_segments=case.expandable_segments,
     )
+
+
+def _reserved(case: TrainingCase, run: TrainingRun, arena: Arena) -> int:
+    """Only CUDA memory is cached; on a CPU what is allocated is what is taken."""
+    if case.device == CPU:
+        return max(arena.peak_bytes, run.start_peak_bytes)
+    return arena.allocator.peak_reserved
 
 
 def device_extra_bytes(case: TrainingCase) -> int:
@@ -80,7 +88,9 @@ def _notes(case: TrainingCase) -> tuple[str, ...]:
     if case.method is Method.freeze and case.zero_stage == 3 and case.gradient_checkpointing:
         notes.append("freeze at stage 3 with checkpointing: one measurement lay 10 % above this forecast")
     if case.quantization is not None and case.quantization.bits == EIGHT_BITS:
-        notes.append("8-bit base: one measurement lay 27 % above this forecast (a second copy of the weights)")
+        notes.append(
+            "8-bit base: one measurement lay 27 % above this forecast (the weights twice)"
+        )
     if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
         notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
     return tuple(notes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
 from planner.network.modules import Layer
-from planner.tape import ops
 from planner.tables import CPU
+from planner.tape import ops
 from planner.tape.autograd import Gradients, Tensor
 
 FP32 = 4

@@ -15,7 +15,6 @@ from planner.tape import ops
 from planner.tape.autograd import Gradients, Tape, Tensor
 from planner.training_case import TrainingCase
 
-
 EIGHT_BITS = 8
 
 
