@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from planner.errors import CaseError
@@ -38,7 +40,15 @@ def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Forecast | Ser
 
 
 def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) -> Forecast:
-    """Play a training case through and sum it up."""
+    """Play a training case through and sum it up.
+
+    The limit of a case changes the verdict, not the play: recent plays are kept.
+    """
+    return _played(replace(case, memory_limit_bytes=None), ranks_per_node or case.world_size)
+
+
+@lru_cache(maxsize=4)
+def _played(case: TrainingCase, ranks_per_node: int) -> Forecast:
     began = time.perf_counter()
     collecting = gc.isenabled()
     gc.disable()  # thousands of short-lived objects, and not one cycle
@@ -56,7 +66,7 @@ def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) 
         device_extra_bytes=device_extra_bytes(case),
         components={k: v for k, v in arena.peak_components().items() if v},
         phases={p.name: p.peak_bytes for p in arena.phases},
-        host=host_bytes(case, run.network, ranks_per_node=ranks_per_node or case.world_size),
+        host=host_bytes(case, run.network, ranks_per_node=ranks_per_node),
         disk=disk_bytes(case, run.network),
         seconds=time.perf_counter() - began,
         notes=_notes(case),
