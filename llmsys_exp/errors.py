@@ -30,7 +30,9 @@ class UserError(Exception):
     def __str__(self) -> str:
         head = f"{self.what} ({self.where})" if self.where else self.what
         parts = (head, self.why, self.do)
-        return "  ".join(part if part.endswith((".", "?", "!", ":")) else f"{part}." for part in parts if part)
+        return "  ".join(
+            part if part.endswith((".", "?", "!", ":")) else f"{part}." for part in parts if part
+        )
 
 
 class ConfigError(UserError):
@@ -61,7 +63,9 @@ class JobError(UserError):
 
     exit_code = EXIT_JOB_FAILED
 
-    def __init__(self, what: str, *, kind: str = "other", log_tail: str = "", where: str = "", do: str = "") -> None:
+    def __init__(
+        self, what: str, *, kind: str = "other", log_tail: str = "", where: str = "", do: str = ""
+    ) -> None:
         self.kind, self.log_tail = kind, log_tail
         super().__init__(what, where=where, do=do)
 
@@ -72,7 +76,9 @@ def closest(name: str, valid: Iterable[str]) -> str:
     return matches[0] if matches else ""
 
 
-def unknown_name(kind: str, name: str, valid: Sequence[str], *, where: str = "", limit: int = 12) -> UserError:
+def unknown_name(
+    kind: str, name: str, valid: Sequence[str], *, where: str = "", limit: int = 12
+) -> UserError:
     """Describe a name that is in no table: the closest one, then the list of valid ones."""
     near = closest(name, valid)
     shown = ", ".join(sorted(valid)[:limit]) + (", ..." if len(valid) > limit else "")

@@ -98,9 +98,7 @@ def _notes(case: TrainingCase) -> tuple[str, ...]:
     if case.method is Method.freeze and case.zero_stage == 3 and case.gradient_checkpointing:
         notes.append("freeze at stage 3 with checkpointing: one measurement lay 10 % above this forecast")
     if case.quantization is not None and case.quantization.bits == EIGHT_BITS:
-        notes.append(
-            "8-bit base: one measurement lay 27 % above this forecast (the weights twice)"
-        )
+        notes.append("8-bit base: one measurement lay 27 % above this forecast (the weights twice)")
     if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
         notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
     return tuple(notes)

@@ -7,6 +7,9 @@ the word `auto`: the planner then chooses the value and keeps the reason.
 Values are plain; nothing here imports a heavy package.
 """
 
+# OmegaConf 2.3 reads these annotations, and its support for the newer spellings is partial.
+# ruff: noqa: UP006, UP007, UP035, UP045
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -17,6 +20,8 @@ AUTO = "auto"
 
 
 class MethodKind(Enum):
+    """What is trained."""
+
     full = "full"
     freeze = "freeze"
     lora = "lora"
@@ -24,6 +29,8 @@ class MethodKind(Enum):
 
 
 class Device(Enum):
+    """Where tensors rest."""
+
     auto = "auto"
     none = "none"
     cpu = "cpu"
@@ -31,6 +38,8 @@ class Device(Enum):
 
 
 class Dtype(Enum):
+    """Type of weights and compute."""
+
     auto = "auto"
     fp32 = "fp32"
     fp16 = "fp16"
@@ -38,22 +47,30 @@ class Dtype(Enum):
 
 
 class Weights(Enum):
+    """Where initial weights come from."""
+
     pretrained = "pretrained"
     random = "random"
 
 
 class Optimizer(Enum):
+    """Implementation of AdamW."""
+
     deepspeed_adamw = "deepspeed_adamw"
     torch_adamw = "torch_adamw"
 
 
 class Scheduler(Enum):
+    """Shape of the learning rate over the steps."""
+
     constant = "constant"
     linear = "linear"
     cosine = "cosine"
 
 
 class GatePolicy(Enum):
+    """What to do with a job that will not fit."""
+
     off = "off"
     warn = "warn"
     skip = "skip"
@@ -61,6 +78,8 @@ class GatePolicy(Enum):
 
 
 class Step(Enum):
+    """One part of a run."""
+
     train = "train"
     export = "export"
     infer = "infer"
@@ -68,6 +87,8 @@ class Step(Enum):
 
 @dataclass
 class ModelConfig:
+    """Which model, and where its weights are."""
+
     id: str = "???"
     """Hub id, or the name the run is recorded under."""
     entry: Optional[str] = None
@@ -86,6 +107,8 @@ class ModelConfig:
 
 @dataclass
 class HardwareConfig:
+    """What the job runs on."""
+
     gpu: str = "cpu"
     """Row of the planner's GPU table, or `cpu`."""
     gpus_per_node: int = 1
@@ -102,6 +125,8 @@ class HardwareConfig:
 
 @dataclass
 class LoraConfig:
+    """Low-rank adapters."""
+
     r: int = 8
     """Rank of the two adapter matrices."""
     alpha: float = 16
@@ -116,12 +141,16 @@ class LoraConfig:
 
 @dataclass
 class FreezeConfig:
+    """Partial fine-tuning."""
+
     last_layers: int = 2
     """Train only the last n transformer layers (and the head when it is not tied)."""
 
 
 @dataclass
 class QuantizationConfig:
+    """Quantised base weights, for qlora."""
+
     bits: int = 4
     """Bits per base weight: 4 or 8."""
     quant_type: str = "nf4"
@@ -134,6 +163,8 @@ class QuantizationConfig:
 
 @dataclass
 class MethodConfig:
+    """How the model is fine-tuned."""
+
     kind: MethodKind = MethodKind.lora
     """What is trained: every weight, the last layers, adapters, or adapters over a quantised base."""
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -171,6 +202,8 @@ class ZeroConfig:
 
 @dataclass
 class OffloadConfig:
+    """What is kept off the GPU."""
+
     optimizer: Device = Device.auto
     """Where optimizer state lives: none (GPU), cpu (stages 1-3), nvme (stage 3)."""
     param: Device = Device.auto
@@ -183,6 +216,8 @@ class OffloadConfig:
 
 @dataclass
 class DataConfig:
+    """Rows to learn from and to measure on."""
+
     name: str = "???"
     """Name the data is recorded under."""
     train: str = "???"
@@ -205,6 +240,8 @@ class DataConfig:
 
 @dataclass
 class TrainingConfig:
+    """The optimisation: batch, length, rate, precision."""
+
     dtype: Dtype = Dtype.auto
     """Weights and compute. fp32 means no mixed precision."""
     micro_batch: Union[int, str] = AUTO
@@ -241,6 +278,8 @@ class TrainingConfig:
 
 @dataclass
 class SamplingConfig:
+    """How the next token is picked."""
+
     max_new_tokens: int = 128
     temperature: float = 0.0
     """0 picks the likeliest token each time."""
@@ -251,10 +290,12 @@ class SamplingConfig:
 
 @dataclass
 class InferenceConfig:
+    """Which prompts are answered, and how."""
+
     engine: str = "transformers"
     """Engine that answers the prompts; `transformers` runs on any machine."""
     prompts: Optional[str] = None
-    """json or jsonl rows with `instruction` (and `input`): a path, or `shipped:` and a path below experiments/."""
+    """File of rows with `instruction` (and `input`): a path, or `shipped:` and a path below experiments/."""
     limit: Optional[int] = None
     """Answer only the first n prompts."""
     batch_size: Union[int, str] = AUTO
@@ -266,6 +307,8 @@ class InferenceConfig:
 
 @dataclass
 class LauncherConfig:
+    """How workers are started."""
+
     name: str = "auto"
     """How training starts: `deepspeed` (its runner, one process a GPU) or `local` (one process)."""
     python: Optional[str] = None
@@ -278,6 +321,8 @@ class LauncherConfig:
 
 @dataclass
 class GateConfig:
+    """The check before a job starts."""
+
     policy: GatePolicy = GatePolicy.error
     """What to do with a job that the forecast says will not fit."""
     margin_gib: float = 0.25
@@ -286,6 +331,8 @@ class GateConfig:
 
 @dataclass
 class PathsConfig:
+    """Where files go."""
+
     outputs: str = "outputs"
     """Run folders go to outputs/<name>/<time>-<hash>."""
     cache: str = ".cache"

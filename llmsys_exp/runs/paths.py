@@ -24,6 +24,7 @@ class RunPaths:
 
     @property
     def hydra(self) -> Path:
+        """The composed configuration as Hydra writes it."""
         return self.folder / ".hydra"
 
     @property
@@ -43,6 +44,7 @@ class RunPaths:
 
     @property
     def log(self) -> Path:
+        """Everything that workers print."""
         return self.folder / "log.txt"
 
     @property
@@ -51,18 +53,22 @@ class RunPaths:
         return self.folder / "results"
 
     def result(self, step: str) -> Path:
+        """Figures of one finished step; its presence means that the step is complete."""
         return self.results / f"{step}.json"
 
     @property
     def checkpoints(self) -> Path:
+        """States of training to resume from."""
         return self.folder / "checkpoints"
 
     @property
     def adapter(self) -> Path:
+        """Trained adapter in the format of peft."""
         return self.folder / "adapter"
 
     @property
     def merged(self) -> Path:
+        """Trained model as an ordinary transformers folder."""
         return self.folder / "merged"
 
     @property
@@ -77,8 +83,10 @@ class RunPaths:
 
     @property
     def loss_plot(self) -> Path:
+        """Loss over the steps."""
         return self.folder / "loss.png"
 
     @property
     def memory_plot(self) -> Path:
+        """Planned and measured memory."""
         return self.folder / "memory.png"

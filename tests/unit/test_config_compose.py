@@ -11,7 +11,7 @@ from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.folders import conf_dir, experiments_dir, shipped_path
 from llmsys_exp.config.groups import Groups
 from llmsys_exp.config.plain import from_plain, to_plain
-from llmsys_exp.config.schema import Config, Device, GatePolicy, MethodKind, Step
+from llmsys_exp.config.schema import Device, GatePolicy, MethodKind, Step
 from llmsys_exp.errors import ConfigError
 
 # Fewer files than these would mean that the search, not the configuration, went wrong.

@@ -17,7 +17,11 @@ COMMAND_LINE = {
         "zero.stag=3",
         "zero.stag is not a setting (from the command line: zero.stag=3).  Did you mean zero.stage?",
     ),
-    "misspelt section": ("trainin.epochs=1", "trainin.epochs is not a setting", "Did you mean training.epochs?"),
+    "misspelt section": (
+        "trainin.epochs=1",
+        "trainin.epochs is not a setting",
+        "Did you mean training.epochs?",
+    ),
     "misspelt group": ("modle=llama2_7b", "modle is not a setting", "Did you mean model?"),
     "misspelt option": (
         "model=llama2_7",
@@ -35,7 +39,11 @@ COMMAND_LINE = {
         "training.dtype cannot be 'bf17'",
         "Did you mean bf16?  It takes one of auto, fp32, fp16, bf16.",
     ),
-    "word instead of number": ("zero.stage=foo", "zero.stage cannot be 'foo'", "It takes a whole number or auto."),
+    "word instead of number": (
+        "zero.stage=foo",
+        "zero.stage cannot be 'foo'",
+        "It takes a whole number or auto.",
+    ),
     "fraction for a whole number": ("hardware.nodes=1.5", "It takes a whole number."),
     "wrong item of a list": ("steps=[train,exprt]", "a list, each item one of train, export, infer."),
     "name from another tool": ("per_device_train_batch_size=4", "Did you mean training.micro_batch?"),
@@ -71,8 +79,18 @@ def test_all_slips_are_reported_together() -> None:
 
 
 FILES = {
-    "misspelt key": ("training:\n  epochz: 1\n", ", line 2)", "training.epochz is not a setting", "training.epochs?"),
-    "misspelt section": ("trainng:\n  epochs: 1\n", ", line 1)", "trainng is not a setting", "Did you mean training?"),
+    "misspelt key": (
+        "training:\n  epochz: 1\n",
+        ", line 2)",
+        "training.epochz is not a setting",
+        "training.epochs?",
+    ),
+    "misspelt section": (
+        "trainng:\n  epochs: 1\n",
+        ", line 1)",
+        "trainng is not a setting",
+        "Did you mean training?",
+    ),
     "wrong type": ("name: a\nseed: many\n", ", line 2)", "seed cannot be 'many'", "It takes a whole number."),
     "option as value": ("model: gpt2\n", ", line 1)", "model is a section", "override /model: NAME"),
     "misspelt option": ("defaults:\n  - override /model: gpt3\n", ", line 2)", "Did you mean gpt2?"),

@@ -69,7 +69,9 @@ def test_a_bad_line_does_not_stop_the_others(tmp_path):
     assert done.returncode == 1
     assert [a.get("id") for a in answers] == ["good", "line 2", "bad", "good"]
     assert "not JSON" in answers[1]["error"]
-    assert {"peak_allocated_gib", "required_gib", "peak_reserved_gib", "components", "seconds"} <= set(answers[3])
+    assert {"peak_allocated_gib", "required_gib", "peak_reserved_gib", "components", "seconds"} <= set(
+        answers[3]
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"], ids=["missing", "not text"])

@@ -1,0 +1,1 @@
+"""Compose, plan, launch and record LLM fine-tuning and serving experiments."""

@@ -1,0 +1,83 @@
+"""`llmsys doctor`: what is installed, which engines work here, GPUs, memory, disk. To paste in a report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmsys_exp.cli.options import no_more_arguments, split_options
+from llmsys_exp.errors import EXIT_OK
+from llmsys_exp.launch.environment import ENGINE_PACKAGES, missing_packages
+from llmsys_exp.report.console import Console, gib
+from llmsys_exp.runs.manifest import machine, package_versions
+
+_HELP = "llmsys doctor - show versions, engines, GPUs, memory and disk\n\nUsage:  llmsys doctor [--json]\n"
+_GPU_QUERY = "name,memory.total,memory.used,driver_version"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Look around and report."""
+    options, rest = split_options(arguments)
+    if options.help:
+        sys.stdout.write(_HELP)
+        return EXIT_OK
+    no_more_arguments("doctor", rest)
+    report = examine()
+    if options.json:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        _show(Console.on(sys.stdout), report)
+    return EXIT_OK
+
+
+def examine() -> dict[str, Any]:
+    """Return what the report shows."""
+    import psutil
+
+    memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
+    return {
+        "machine": machine(),
+        "versions": package_versions(),
+        "engines": {step: missing_packages(names, sys.executable) for step, names in ENGINE_PACKAGES.items()},
+        "gpus": gpus(),
+        "memory_bytes": {"total": memory.total, "available": memory.available},
+        "disk_bytes": {"total": disk.total, "free": disk.free},
+    }
+
+
+def gpus() -> list[dict[str, str]]:
+    """Return the GPUs that nvidia-smi reports; none where it is absent."""
+    command = ["nvidia-smi", f"--query-gpu={_GPU_QUERY}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    keys = _GPU_QUERY.split(",")
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return [dict(zip(keys, (cell.strip() for cell in line.split(",")), strict=False)) for line in lines]
+
+
+def _show(console: Console, report: Mapping[str, Any]) -> None:
+    console.title("Machine")
+    console.table([[key, str(value)] for key, value in report["machine"].items()])
+    for key in ("memory_bytes", "disk_bytes"):
+        numbers = ", ".join(f"{gib(size)} GiB {name}" for name, size in report[key].items())
+        console.table([[key.removesuffix("_bytes"), numbers]])
+    console.title("Packages")
+    console.table([[name, version] for name, version in report["versions"].items()])
+    console.title("Engines")
+    console.table([[step, _engine(missing)] for step, missing in report["engines"].items()])
+    console.title("GPUs")
+    rows = [list(gpu.values()) for gpu in report["gpus"]]
+    console.table(rows or [["none found by nvidia-smi"]])
+
+
+def _engine(missing: Sequence[str]) -> str:
+    if not missing:
+        return "ready"
+    return f"lacks {', '.join(missing)}: pip install 'llmsys-exp[train]'"

@@ -1,0 +1,92 @@
+"""Help texts; groups and options are read from the folders, so that they cannot go stale."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+WIDTH = 100
+
+_OVERVIEW = """llmsys - plan the memory, compose the configuration, launch LLM experiments
+
+Usage:  llmsys VERB [key=value ...] [flags]
+
+Verbs
+{verbs}
+
+First steps
+  llmsys plan experiment=quickstart                what will happen, and does it fit?
+  llmsys train experiment=quickstart               do it
+  llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4
+  llmsys plan -m model=llama2_7b hardware=h100,l4 method=full,lora      compare
+  llmsys plan --help                               every group and option
+
+Flags of every verb: --json (machine-readable result), --help.
+Exit codes: 0 done, 2 a setting needs a change, 3 does not fit, 4 the job failed, 130 interrupted.
+"""
+
+_VERB = """llmsys {verb} - {summary}
+
+Usage:  llmsys {verb} [group=option ...] [key=value ...] [flags]
+
+Groups and their options (choose with group=option)
+{groups}
+
+Settings (change with key=value; `auto` lets the planner choose)
+{settings}
+
+Flags
+  -m, --multirun        every combination of values given as a,b,c
+  --cfg job             print the composed configuration and stop (--package KEY: a part of it)
+  --info defaults       how the configuration came about
+  --config-dir FOLDER   a folder of your own groups, for example FOLDER/experiment/mine.yaml
+  --json                machine-readable result
+  --verbose             with the log of the workers
+
+Examples
+{examples}
+"""
+
+_EXAMPLES = {
+    "plan": """  llmsys plan experiment=quickstart
+  llmsys plan model=llama3_1_8b hardware=rtx4090 method=qlora training.micro_batch=4
+  llmsys plan -m model=qwen2_5_7b hardware=h100 zero=stage2,stage3 hardware.gpus_per_node=2,4,8""",
+    "train": """  llmsys train experiment=quickstart
+  llmsys train experiment=quickstart debug=fast
+  llmsys train data=alpaca data.train=rows.json model=local model.path=FOLDER steps=[train,export]""",
+    "infer": """  llmsys infer inference.prompts=shipped:data/prompts.json inference.limit=8
+  llmsys infer model=local model.path=FOLDER inference.prompts=prompts.jsonl""",
+}
+
+
+def overview(verbs: Mapping[str, str]) -> str:
+    """Return the text of `llmsys --help`."""
+    return _OVERVIEW.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in verbs.items()))
+
+
+def hydra_verb(verb: str, summary: str) -> str:
+    """Return the help of a verb that takes settings."""
+    from llmsys_exp.config.groups import Groups
+    from llmsys_exp.config.tree import settings_tree
+
+    groups, tree = Groups.shipped(), settings_tree()
+    top = [key for key in tree.children("") if key not in tree.sections]
+    settings = {
+        "(top)": top,
+        **{key: tree.children(key) for key in tree.children("") if key in tree.sections},
+    }
+    return _VERB.format(
+        verb=verb,
+        summary=summary,
+        groups="\n".join(
+            _entry(name, groups.options(name)) for name in groups.names() if groups.options(name)
+        ),
+        settings="\n".join(_entry(name, children) for name, children in settings.items()),
+        examples=_EXAMPLES[verb],
+    )
+
+
+def _entry(name: str, words: list[str]) -> str:
+    return textwrap.fill(
+        ", ".join(words), width=WIDTH, initial_indent=f"  {name:<12} ", subsequent_indent=" " * 15
+    )

@@ -1,0 +1,1 @@
+"""Settings: schema, composition, and what is wrong with a configuration."""

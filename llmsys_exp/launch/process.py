@@ -1,0 +1,186 @@
+"""Run one worker: own process group, output copied to the log, events passed on, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmsys_exp.errors import EXIT_USER, JobError, UserError
+from llmsys_exp.launch.failure import classify, log_tail
+
+MARKER = "@llmsys "
+GRACE_S = 5.0
+KEPT_LINES = 400
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+
+
+@dataclass
+class _Record:
+    on_event: OnEvent
+    on_line: Callable[[str], None] | None
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    error: Event | None = None
+    timed_out: bool = False
+
+
+def run_worker(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    on_event: OnEvent,
+    on_line: Callable[[str], None] | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Run a worker to its end; `on_line` gets what it prints beside events.
+
+    Raises:
+        UserError: when the worker says that the user can mend it (exit code 2).
+        JobError: when it fails in any other way, with kind and last lines.
+    """
+    record = _Record(on_event, on_line)
+    try:
+        with (
+            log.open("a", encoding="utf-8") as stream,
+            _started(command, env) as process,
+            _deadline(process, timeout_s, record),
+        ):
+            _follow(process, stream, record)
+            returncode = process.wait()
+    except OSError as error:
+        raise UserError(
+            f"Cannot run the worker: {error.strerror or error}", where=str(error.filename or log)
+        ) from error
+    if returncode != 0 or record.timed_out:
+        raise _failed(returncode, record, log)
+
+
+def parse_event(line: str) -> Event | None:
+    """Return the event that a line of output carries, if any; ranks may have printed before the marker."""
+    _, found, rest = line.partition(MARKER)
+    if not found:
+        return None
+    try:
+        event, _ = json.JSONDecoder().raw_decode(rest.strip())
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
+
+
+def stop_group(process: subprocess.Popen[str], grace_s: float = GRACE_S) -> None:
+    """End a process and everything it started: SIGTERM, then SIGKILL."""
+    _signal_group(process, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=grace_s)
+    # The leader may be gone while a rank still runs.
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def _started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        list(command),
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    ended = threading.Event()
+    threading.Thread(target=_sweep_orphans, args=(process, ended), daemon=True).start()
+    try:
+        yield process
+    finally:
+        ended.set()
+        with _no_interrupt():
+            stop_group(process)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event) -> None:
+    """End ranks that outlive the leader: they hold its pipe open, and the reader would wait for ever."""
+    process.wait()
+    if not ended.wait(GRACE_S):
+        _signal_group(process, signal.SIGKILL)
+
+
+@contextmanager
+def _deadline(process: subprocess.Popen[str], timeout_s: float | None, record: _Record) -> Iterator[None]:
+    if timeout_s is None:
+        yield
+        return
+
+    def expire() -> None:
+        record.timed_out = True
+        stop_group(process)
+
+    timer = threading.Timer(timeout_s, expire)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let a second Ctrl-C wait until the children are gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _follow(process: subprocess.Popen[str], log: TextIO, record: _Record) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        log.write(line)
+        event = parse_event(line)
+        if event is None:
+            record.lines.append(line.rstrip("\n"))
+            if record.on_line is not None:
+                record.on_line(record.lines[-1])
+            continue
+        log.flush()
+        if event["event"] == "error":
+            record.error = event
+        else:
+            record.on_event(event)
+
+
+def _failed(returncode: int, record: _Record, log: Path) -> UserError:
+    lines = list(record.lines)
+    if record.error is not None and (
+        returncode == EXIT_USER or record.error.get("kind") in ("config", "data")
+    ):
+        return UserError(str(record.error.get("text", "")))
+    failure = classify(returncode, lines, timed_out=record.timed_out)
+    kind, what = failure.kind, failure.what
+    if record.error is not None and kind == "other":
+        kind, what = str(record.error.get("kind", kind)), str(record.error.get("text", what))
+    return JobError(what, kind=kind, log_tail=log_tail(lines), where=str(log), do=failure.do)
+
+
+def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    # The group's id is the leader's process id, because the leader opened its own session.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

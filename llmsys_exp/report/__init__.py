@@ -1,0 +1,1 @@
+"""What people see: tables, bars, plots, the summary."""

@@ -1,0 +1,121 @@
+"""A plan as text: verdict first, reason second, remedy third, then the tables behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmsys_exp.config.schema import Config
+from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
+
+if TYPE_CHECKING:
+    from llmsys_exp.plan import Plan
+
+SHOWN_COMPONENTS = 12
+NO_LIMIT = "not compared with a limit"
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """Write the whole plan: verdict, memory, host memory, settings with reasons."""
+    show_verdict(console, plan)
+    show_memory(console, plan)
+    show_settings(console, plan)
+
+
+def show_verdict(console: Console, plan: Plan) -> None:
+    """Write verdict, reason and remedy, one line each."""
+    label = plan.verdict.label if has_limit(plan.config) else NO_LIMIT
+    console.line(console.style(label, "bold", VERDICT_STYLES.get(label, "bold")))
+    for text in verdict_lines(plan):
+        console.line(f"  {text}")
+
+
+def verdict_lines(plan: Plan) -> list[str]:
+    """Return reason and remedy of a plan's verdict."""
+    forecast, verdict = plan.forecast, plan.verdict
+    need = f"{place(plan.config)} needs {gib(forecast.required_bytes)} GiB"
+    if has_limit(plan.config):
+        left = verdict.headroom_bytes
+        rest = f"{gib(left)} GiB left" if left >= 0 else f"{gib(-left)} GiB too little"
+        need += f" of the {gib(verdict.budget_bytes)} GiB it may use: {rest}."
+    else:
+        need += "; set hardware.host_memory_gib to compare it with this machine."
+    lines = [need]
+    if verdict.largest:
+        size = forecast.components.get(verdict.largest)
+        lines.append(
+            f"Largest part: {verdict.largest}" + (f", {gib(size)} GiB." if size is not None else ".")
+        )
+    if verdict.fix:
+        lines.append(f"It would fit with {verdict.fix}.")
+    return lines
+
+
+def show_memory(console: Console, plan: Plan) -> None:
+    """Write the parts at the peak, the peak of each phase and the host's share."""
+    forecast = plan.forecast
+    console.title(f"Memory on {place(plan.config).lower()}, GiB ({forecast.tier} forecast)")
+    parts = sorted(forecast.components.items(), key=lambda item: -item[1])
+    rows = [[name, gib(size), _share(size, forecast.peak_allocated_bytes)] for name, size in parts if size]
+    rows = rows[:SHOWN_COMPONENTS]
+    rows += [
+        ["peak, allocated", gib(forecast.peak_allocated_bytes), "live tensors at the worst moment"],
+        ["needed", gib(forecast.required_bytes), "smallest limit that does not fail"],
+        ["device in use", gib(forecast.device_used_bytes), "with context and libraries"],
+    ]
+    console.table(rows, right=(1,))
+    if forecast.phases:
+        console.title("Peak of each phase, GiB")
+        console.table([[name, gib(size)] for name, size in _highest(forecast.phases).items()], right=(1,))
+    host = {name: size for name, size in forecast.host.items() if size}
+    if host:
+        console.title("Main memory of each node, GiB")
+        console.table([[name, gib(size)] for name, size in host.items()], right=(1,))
+
+
+def show_settings(console: Console, plan: Plan) -> None:
+    """Write each choice of the planner with its reason; what the user gave is marked as such."""
+    console.title("Settings")
+    rows = [
+        [choice.key, show_value(choice.value), "given" if choice.given else "chosen", choice.reason]
+        for choice in plan.choices
+    ]
+    console.table(rows)
+
+
+def place(config: Config) -> str:
+    """Name where the memory is: each GPU, or each rank on the CPU."""
+    hardware = config.hardware
+    count = hardware.gpus_per_node * hardware.nodes
+    if hardware.gpu == "cpu":
+        return "The CPU" if count == 1 else f"Each of {count} CPU ranks"
+    return f"The {hardware.gpu}" if count == 1 else f"Each of {count} x {hardware.gpu}"
+
+
+def has_limit(config: Config) -> bool:
+    """Return whether anything says how much memory there is."""
+    return config.hardware.gpu != "cpu" or config.hardware.host_memory_gib is not None
+
+
+def show_value(value: Any) -> str:
+    """Write a setting's value as the command line would take it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {show_value(item)}" for key, item in value.items()) + "}"
+    return str(getattr(value, "name", value))
+
+
+def _highest(phases: Mapping[str, int]) -> dict[str, int]:
+    """Take the repetitions of a phase (`forward 1`, `forward 2`) together."""
+    highest: dict[str, int] = {}
+    for name, size in phases.items():
+        plain = name.rstrip(" 0123456789")
+        highest[plain] = max(size, highest.get(plain, 0))
+    return highest
+
+
+def _share(size: int, total: int) -> str:
+    return f"{100 * size / total:.0f} %" if total else ""

@@ -1,0 +1,121 @@
+"""The last page of a run: what got better, planned against measured, the files, and what to try next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmsys_exp.config.schema import Config
+from llmsys_exp.report.console import Console, duration, gib
+from llmsys_exp.runs.files import read_jsonl
+from llmsys_exp.runs.measured import MemoryRow
+from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.record import Finished
+
+SHOWN_ANSWERS = 2
+
+
+def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Sequence[str]) -> None:
+    """Write the summary of a finished run."""
+    console.title(f"Done in {duration(done.timing_s['total'])}")
+    if "train" in done.results:
+        _show_training(console, done.results["train"])
+    if done.memory:
+        _show_memory(console, done.memory)
+    _show_answers(console, paths)
+    _show_files(console, paths)
+    for note in notes:
+        console.line(console.style(f"  note: {note}", "yellow"))
+    console.title("Try next")
+    for line in next_commands(paths, done.plan.config, done.overrides):
+        console.line(f"  {line}")
+
+
+def next_commands(paths: RunPaths, config: Config, overrides: Sequence[str]) -> list[str]:
+    """Return commands that follow from this run, ready to paste."""
+    commands = []
+    if paths.merged.is_dir() and config.inference.prompts:
+        model = f"model=local model.path={_short(paths.merged)}"
+        commands.append(f"llmsys infer {model} inference.prompts={config.inference.prompts}")
+    elif paths.adapter.is_dir() and not paths.merged.is_dir():
+        commands.append(f"llmsys export {_short(paths.folder)}")
+    same = shlex.join(overrides)
+    if paths.adapter.is_dir():
+        commands.append(f"llmsys train {same} method.lora.r={2 * config.method.lora.r}".replace("  ", " "))
+    commands.append("llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4")
+    commands.append("llmsys runs")
+    return commands
+
+
+def _show_memory(console: Console, memory: Sequence[MemoryRow]) -> None:
+    console.title("Memory of one rank, GiB")
+    rows = [
+        [row.name, gib(row.planned_bytes), gib(row.measured_bytes), f"{100 * row.difference:+.0f} %", row.how]
+        for row in memory
+    ]
+    console.table(rows, header=("", "planned", "measured", "off by", "measured as"), right=(1, 2, 3))
+
+
+def _show_training(console: Console, train: Mapping[str, Any]) -> None:
+    evaluation = train.get("evaluation") or {}
+    before, after = evaluation.get("before"), evaluation.get("after")
+    rows = []
+    if before and after:
+        rows.append(
+            ["held-out loss", f"{before['loss']:.3f}", f"{after['loss']:.3f}", _margin(before, after, "loss")]
+        )
+        if "score" in after:
+            name = f"held-out {after['score_name']}"
+            rows.append(
+                [name, f"{before['score']:.3f}", f"{after['score']:.3f}", _margin(before, after, "score")]
+            )
+    loss = train["loss"]
+    rows.append(["training loss", f"{loss['first']:.3f}", f"{loss['last']:.3f}", "first and last step"])
+    console.table(rows, header=("", "before", "after", ""), right=(1, 2))
+    speed = f"{train['steps']} steps, {train['tokens']:,} tokens, {train['tokens_per_s']:,.0f} tokens/s"
+    console.line(f"  {speed} in {duration(train['seconds'])}")
+
+
+def _margin(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
+    gain = after[key] - before[key]
+    better = gain < 0 if key == "loss" else gain > 0
+    word = "better" if better else ("unchanged" if gain == 0 else "worse")
+    return (
+        f"{word} by {abs(gain):.3f} on {after['rows']} rows" if gain else f"unchanged on {after['rows']} rows"
+    )
+
+
+def _show_answers(console: Console, paths: RunPaths) -> None:
+    answers = read_jsonl(paths.outputs)
+    if not answers:
+        return
+    total = len(read_jsonl(paths.generations))
+    console.title(f"Answers: {total}, of which {len(answers)} in {paths.outputs.name}")
+    for row in answers[:SHOWN_ANSWERS]:
+        prompt = row.get("input") or row.get("instruction") or row.get("prompt") or ""
+        console.table([["asked", str(prompt)], ["answered", str(row.get("output", row.get("answer", "")))]])
+
+
+def _show_files(console: Console, paths: RunPaths) -> None:
+    console.title(f"Files in {_short(paths.folder)}")
+    described = (
+        (paths.manifest, "evidence: versions, seeds, forecast, measurements"),
+        (paths.loss_plot, "loss curve"),
+        (paths.memory_plot, "planned and measured memory"),
+        (paths.metrics, "one line a step"),
+        (paths.adapter, "trained adapter"),
+        (paths.merged, "model with the adapter merged: a normal transformers folder"),
+        (paths.generations, "every answer"),
+        (paths.outputs, "a sample of the answers"),
+        (paths.launch_script, "starts training again by hand"),
+        (paths.log, "everything the workers printed"),
+    )
+    rows = [[path.name + ("/" if path.is_dir() else ""), text] for path, text in described if path.exists()]
+    console.table(rows)
+
+
+def _short(path: Any) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,0 +1,66 @@
+"""Write files so that a reader never sees half of one, and say plainly when the disk refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llmsys_exp.errors import UserError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under another name, then rename it."""
+    partial = path.with_name(f"{path.name}.partial")
+    with disk_errors(path):
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, keys in the order given, under another name, then rename it."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, or None when it is absent or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON-lines file; a last line cut short by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return rows
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a refusal of the file system into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write: {error.strerror or error}",
+            where=str(error.filename or path),
+            do="Free some space or choose another place with paths.outputs=FOLDER",
+        ) from error

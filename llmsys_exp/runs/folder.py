@@ -1,0 +1,59 @@
+"""Run folders: named by time and content, created exclusively, so that no two runs ever share one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from llmsys_exp.errors import UserError
+from llmsys_exp.runs.files import disk_errors
+from llmsys_exp.runs.paths import RunPaths
+
+TIME_FORMAT = "%Y-%m-%d_%H-%M-%S"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return eight hex digits that name a resolved configuration, wherever its files lie."""
+    content = {key: value for key, value in config.items() if key != "paths"}
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_name(name: str) -> None:
+    """Refuse an experiment name that is not one plain folder name."""
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be the name of a folder",
+            where="name",
+            do="Use letters, digits, dots, dashes and underscores, beginning with a letter or digit",
+        )
+
+
+def create_run_folder(outputs: Path, name: str, digest: str, *, now: datetime | None = None) -> RunPaths:
+    """Create `outputs/name/<time>-<digest>`, with -2, -3, ... behind it when another run was there first.
+
+    Raises:
+        UserError: when the place cannot be written to.
+    """
+    check_name(name)
+    parent = outputs / name
+    stem = f"{(now or datetime.now()).strftime(TIME_FORMAT)}-{digest}"
+    with disk_errors(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in count(1):
+            folder = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            paths = RunPaths(folder.absolute())
+            paths.results.mkdir()
+            return paths
+    raise AssertionError("unreachable: the count has no end")

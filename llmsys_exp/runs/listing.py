@@ -1,0 +1,55 @@
+"""Find run folders and say in one row each what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsys_exp.runs.files import read_json
+from llmsys_exp.runs.paths import RunPaths
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run folder."""
+
+    name: str
+    folder: str
+    state: str
+    """`complete` when the manifest is there, else `incomplete`."""
+    loss: float | None
+    score: float | None
+    peak_bytes: int | None
+    seconds: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def list_runs(outputs: Path) -> list[RunRow]:
+    """Return every run below `outputs`, oldest first."""
+    return sorted(_rows(outputs), key=lambda row: Path(row.folder).name)
+
+
+def _rows(outputs: Path) -> Iterator[RunRow]:
+    for job in outputs.glob("*/*/job.json"):
+        paths = RunPaths(job.parent)
+        manifest = read_json(paths.manifest)
+        yield _row(paths, manifest if isinstance(manifest, dict) else None)
+
+
+def _row(paths: RunPaths, manifest: dict[str, Any] | None) -> RunRow:
+    content = manifest or {}
+    after = (content.get("metrics") or {}).get("after") or {}
+    return RunRow(
+        name=paths.folder.parent.name,
+        folder=str(paths.folder),
+        state="incomplete" if manifest is None else "complete",
+        loss=after.get("loss"),
+        score=after.get("score"),
+        peak_bytes=(content.get("measured") or {}).get("peak_bytes"),
+        seconds=(content.get("timing_s") or {}).get("total"),
+    )

@@ -1,0 +1,106 @@
+"""Write the records of a run: what was asked, what was started, what came out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmsys_exp.config.plain import to_plain
+from llmsys_exp.plan import Plan, plan_to_dict
+from llmsys_exp.runs import manifest
+from llmsys_exp.runs.files import disk_errors, read_json, write_json, write_text
+from llmsys_exp.runs.measured import MemoryRow
+from llmsys_exp.runs.paths import RunPaths
+
+JOB_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All there is to tell about a run whose steps are done."""
+
+    plan: Plan
+    command: Sequence[str]
+    overrides: Sequence[str]
+    inputs: Mapping[str, Any]
+    results: Mapping[str, Mapping[str, Any]]
+    memory: Sequence[MemoryRow]
+    timing_s: Mapping[str, float]
+
+
+_SCRIPT = """#!/bin/sh
+# Starts the training worker of this run by hand. It reads job.json and ds_config.json beside this file.
+set -eu
+{exports}
+exec {command}
+"""
+
+
+def write_job(paths: RunPaths, *, plan: Plan, inputs: Mapping[str, Any]) -> None:
+    """Write job.json, all that a worker needs to know."""
+    config, settled = to_plain(plan.config), plan_to_dict(plan)
+    job = {"schema_version": JOB_SCHEMA_VERSION, "config": config, "plan": settled, "resolved": dict(inputs)}
+    write_json(paths.job, job)
+
+
+def write_hydra(paths: RunPaths, *, files: Mapping[str, str]) -> None:
+    """Write `.hydra/` as Hydra does: the composed tree, Hydra's own settings, the overrides."""
+    with disk_errors(paths.hydra):
+        paths.hydra.mkdir()
+    for name, text in files.items():
+        write_text(paths.hydra / name, text)
+
+
+def write_launch_script(paths: RunPaths, *, command: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Write launch.sh, which starts what we start, with the variables we add."""
+    lines = []
+    for key, value in sorted(variables.items()):
+        if key == "PATH":
+            lines.append(f'export PATH={shlex.quote(value.partition(":")[0])}:"$PATH"')
+        else:
+            lines.append(f"export {key}={shlex.quote(value)}")
+    write_text(paths.launch_script, _SCRIPT.format(exports="\n".join(lines), command=shlex.join(command)))
+    with disk_errors(paths.launch_script):
+        paths.launch_script.chmod(0o755)
+
+
+def read_results(paths: RunPaths) -> dict[str, dict[str, Any]]:
+    """Return the result of each step that is complete."""
+    results = {}
+    for path in sorted(paths.results.glob("*.json")):
+        content = read_json(path)
+        if isinstance(content, dict):
+            results[path.stem] = content
+    return results
+
+
+def build_manifest(done: Finished) -> dict[str, Any]:
+    """Put the evidence of a finished run together."""
+    config = to_plain(done.plan.config)
+    plan = plan_to_dict(done.plan)
+    return {
+        "schema_version": manifest.SCHEMA_VERSION,
+        "finished": manifest.utc_now(),
+        "command": list(done.command),
+        "overrides": list(done.overrides),
+        "name": config["name"],
+        "seed": config["seed"],
+        "config": config,
+        "inputs": dict(done.inputs),
+        "versions": manifest.package_versions(),
+        "machine": manifest.machine(),
+        "git": manifest.git_state(Path.cwd()),
+        "choices": plan["choices"],
+        "forecast": plan["forecast"],
+        "verdict": plan["verdict"],
+        "measured": {
+            "peak_bytes": done.memory[0].measured_bytes if done.memory else None,
+            "rows": [row.to_dict() for row in done.memory],
+        },
+        "metrics": done.results.get("train", {}).get("evaluation") or {},
+        "results": dict(done.results),
+        "timing_s": {name: round(seconds, 2) for name, seconds in done.timing_s.items()},
+    }

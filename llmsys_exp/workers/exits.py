@@ -1,0 +1,95 @@
+"""How a worker process ends: with a message the user can act on, a code, and no crash on the way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from llmsys_exp.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, EXIT_OK, UserError
+from llmsys_exp.workers import events
+
+EXIT_BUG = 1
+EXTRAS = {
+    **dict.fromkeys(
+        ("torch", "transformers", "deepspeed", "peft", "gguf", "safetensors", "accelerate"), "train"
+    ),
+    "bitsandbytes": "quant",
+    "sglang": "sglang",
+}
+"""Extra of our package that brings each heavy package."""
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived. Not an `Exception`: no library may swallow it."""
+
+
+def run_and_exit(work: Callable[[], None]) -> NoReturn:
+    """Do the work, report what went wrong, and leave the process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        work()
+        code = EXIT_OK
+    except UserError as error:
+        events.error(getattr(error, "kind", "user"), str(error))
+        code = error.exit_code
+    except (Interrupted, KeyboardInterrupt):
+        events.error("interrupted", "Stopped before the end; nothing half-written was left behind.")
+        code = EXIT_INTERRUPTED
+    except ModuleNotFoundError as error:
+        code = _report_missing_package(error)
+    except Exception as error:
+        traceback.print_exc()
+        code = _report_failure(error)
+    _leave(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    # a second signal must not stop the clean-up that the first one began
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    raise Interrupted
+
+
+def _report_missing_package(error: ModuleNotFoundError) -> int:
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        traceback.print_exc()
+        return _report_failure(error)
+    missing = UserError(
+        f"The package {package} is not installed",
+        where=sys.executable,
+        why="This step needs it",
+        do=f"Run: pip install 'llmsys-exp[{EXTRAS[package]}]', or point launcher.python to where it is",
+    )
+    events.error("missing_package", str(missing))
+    return missing.exit_code
+
+
+def _report_failure(error: Exception) -> int:
+    first_line = (str(error).splitlines() or [""])[0]
+    if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+        events.error("out_of_memory", f"Out of memory: {first_line}")
+        return EXIT_JOB_FAILED
+    events.error("bug", f"{type(error).__name__}: {first_line}  The traceback is in log.txt.")
+    return EXIT_BUG
+
+
+def _leave(code: int) -> NoReturn:
+    """End without the interpreter's shutdown.
+
+    gloo's thread can hold the last collective's tensors; releasing them while Python shuts down aborts the
+    process although all work is done.
+    """
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    # after a failure the other ranks may never arrive at a barrier
+    if code == EXIT_OK and distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
