@@ -7,8 +7,8 @@ ours and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Iterable, Sequence
 
 EXIT_OK = 0
 EXIT_USER = 2

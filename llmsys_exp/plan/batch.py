@@ -42,7 +42,7 @@ def _check_divides(value: int, by: int, shown: str, *, whole: int | None = None)
                 UserError(
                     f"training.global_batch={total} is not a multiple of {shown}",
                     why="global_batch = micro_batch x grad_accum x GPUs must come out even",
-                    do=f"Nearest that does: {_nearest(total, by if whole is None else by * (whole // value))}",
+                    do=f"Nearest that does: {_nearest(total, by * (total // value))}",
                 )
             ]
         )
