@@ -12,7 +12,6 @@ from typing import Any
 from planner.errors import CaseError
 from planner.forecast import Forecast
 from planner.host import disk_bytes, host_bytes
-from planner.memory.arena import Arena
 from planner.serving.case import parse_serving_case
 from planner.serving.sglang import ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
@@ -58,28 +57,24 @@ def _played(case: TrainingCase, ranks_per_node: int) -> Forecast:
     finally:
         if collecting:
             gc.enable()
+    host = host_bytes(case, run.network, ranks_per_node=ranks_per_node)
+    if case.device == CPU:
+        host["tensors of all ranks"] = arena.peak_bytes * ranks_per_node
     return Forecast(
         tier="formula",
         peak_allocated_bytes=arena.peak_bytes,
         start_peak_bytes=run.start_peak_bytes,
-        peak_reserved_bytes=_reserved(case, run, arena),
+        peak_reserved_bytes=arena.allocator.peak_reserved,
         device_extra_bytes=device_extra_bytes(case),
         components={k: v for k, v in arena.peak_components().items() if v},
         phases={p.name: p.peak_bytes for p in arena.phases},
-        host=host_bytes(case, run.network, ranks_per_node=ranks_per_node),
+        host=host,
         disk=disk_bytes(case, run.network),
         seconds=time.perf_counter() - began,
         notes=_notes(case),
         events=arena.events,
         expandable_segments=case.expandable_segments,
     )
-
-
-def _reserved(case: TrainingCase, run: TrainingRun, arena: Arena) -> int:
-    """Only CUDA memory is cached; on a CPU what is allocated is what is taken."""
-    if case.device == CPU:
-        return max(arena.peak_bytes, run.start_peak_bytes)
-    return arena.allocator.peak_reserved
 
 
 def device_extra_bytes(case: TrainingCase) -> int:

@@ -10,12 +10,13 @@ from planner.deepspeed.base import Engine
 from planner.deepspeed.stage0 import Stage0
 from planner.deepspeed.stage3 import Stage3
 from planner.deepspeed.stage12 import Stage12
+from planner.memory.allocator import CachingAllocator, PlainAllocator
 from planner.memory.arena import Arena, Buffer
 from planner.network.build import build_network
 from planner.network.loss import liger_loss, stock_loss
 from planner.network.modules import Network
 from planner.network.run import ForwardPass
-from planner.tables import workspace_bytes
+from planner.tables import CPU, workspace_bytes
 from planner.tape.autograd import Tape, Tensor
 from planner.training_case import TrainingCase
 
@@ -31,19 +32,27 @@ def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
     return makers[case.zero_stage](case, network, arena)
 
 
+def _allocator(case: TrainingCase) -> CachingAllocator:
+    if case.device == CPU:
+        return PlainAllocator()
+    return CachingAllocator(expandable_segments=case.expandable_segments)
+
+
 class TrainingRun:
     """One emulated rank 0 over its start and its first optimizer steps."""
 
     def __init__(self, case: TrainingCase) -> None:
         self.case = case
-        self.arena = Arena(expandable_segments=case.expandable_segments)
+        self.arena = Arena(_allocator(case))
         self.network = build_network(case)
         self.engine = make_engine(case, self.network, self.arena)
         self.workspaces: list[Buffer] = []
         self.start_peak_bytes = 0
 
-    def play(self, *, steps: int = STEPS_FOR_FRAGMENTS) -> Arena:
+    def play(self, *, steps: int | None = None) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
+        if steps is None:  # what a CPU frees leaves no fragments that matter
+            steps = STEPS_FOR_PEAK if self.case.device == CPU else STEPS_FOR_FRAGMENTS
         arena = self.arena
         self.engine.load()
         arena.end_phase("load")

@@ -68,5 +68,6 @@ fi
   say "The packages are installed but do not import; see .venv/import.log"
   exit 2
 }
+.venv/bin/python -m compileall -q planner llmsys_exp || true  # so that plan starts fast even where Python may not write
 touch "$stamp"
 say "Ready."

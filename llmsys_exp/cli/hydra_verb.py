@@ -115,6 +115,8 @@ class _Flagged:
         return sweep_code(self._points) if self._points else self._code
 
     def _call_hydra(self, overrides: Sequence[str], extra: Sequence[Path]) -> None:
+        import logging
+
         import hydra
 
         from llmsys_exp.config.compose import VERSION_BASE, check_added, explain, register_schema
@@ -122,6 +124,7 @@ class _Flagged:
 
         register_schema()
         check_added(overrides)
+        logging.raiseExceptions = False  # Hydra logs --info; a reader that left (`| head`) is no error
         wrap = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=ROOT_CONFIG)
         try:
             wrap(self._job)()

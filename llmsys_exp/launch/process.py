@@ -88,21 +88,45 @@ def stop_group(process: subprocess.Popen[str], grace_s: float = GRACE_S) -> None
     process.wait()
 
 
+class _HeldSignals:
+    """Keeps signals that end the program waiting until `release`."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._before[number] = signal.signal(number, lambda came, _frame: self._came.append(came))
+
+    def release(self) -> None:
+        """Put the handlers back; raise KeyboardInterrupt when a signal came meanwhile."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._came:
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def _started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        list(command),
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    held = _HeldSignals()  # an interrupt within Popen would leave a child that nobody knows
+    try:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except BaseException:
+        held.release()
+        raise
     ended = threading.Event()
     threading.Thread(target=_sweep_orphans, args=(process, ended), daemon=True).start()
     try:
+        held.release()
         yield process
     finally:
         ended.set()

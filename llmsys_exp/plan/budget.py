@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import planner
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.case import CPU
@@ -27,8 +29,16 @@ def budget_bytes(config: Config, case: planner.TrainingCase) -> int | None:
     return max(0, int((total_gib - taken_gib) * GIB_F) - device_extra_bytes(case))
 
 
+def host_memory_gib() -> float | None:
+    """Main memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB_F
+    except (ValueError, OSError):
+        return None
+
+
 def _host_share(config: Config) -> int | None:
-    host_gib = config.hardware.host_memory_gib
+    host_gib = config.hardware.host_memory_gib or host_memory_gib()
     if host_gib is None:
         return None
     base = constant_bytes("cpu_process_rss_gib")

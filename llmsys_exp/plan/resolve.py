@@ -225,10 +225,12 @@ def _open_settings(config: Config) -> dict[str, tuple[Any, ...]]:
 def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: int | None) -> None:
     """Write what was chosen into the configuration, each with its reason."""
     case, training = chosen.case, config.training
-    room = "no limit is known" if budget is None else f"fits {gib(budget):.1f} GiB"
+    room = "no limit is known" if budget is None else f"fits the {gib(budget):.1f} GiB of a rank"
+    why = f"{chosen.tried} combinations tried, fastest first; this is the first that {room}"
+    if budget is None or chosen.tried == 1:
+        why = f"the fastest setting; {room}" if budget is None else f"the fastest setting already {room}"
     if not chosen.fits:
-        room = "nothing in the search fits; this needs the least"
-    why = f"fastest of {chosen.tried} combinations tried; {room}"
+        why = f"none of {chosen.tried} combinations fits; this one needs the least"
     settings = {
         "zero.stage": (config.zero, "stage", case.zero_stage),
         "offload.optimizer": (config.offload, "optimizer", Device(case.offload_optimizer)),

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.config.schema import Config
+from llmsys_exp.plan.budget import host_memory_gib
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
 
 if TYPE_CHECKING:
     from llmsys_exp.plan import Plan
 
-SHOWN_COMPONENTS = 12
+SHOWN_SHARE = 0.005
 NO_LIMIT = "not compared with a limit"
 
 
@@ -55,9 +56,12 @@ def show_memory(console: Console, plan: Plan) -> None:
     """Write the parts at the peak, the peak of each phase and the host's share."""
     forecast = plan.forecast
     console.title(f"Memory on {place(plan.config).lower()}, GiB ({forecast.tier} forecast)")
+    total = forecast.peak_allocated_bytes
     parts = sorted(forecast.components.items(), key=lambda item: -item[1])
-    rows = [[name, gib(size), _share(size, forecast.peak_allocated_bytes)] for name, size in parts if size]
-    rows = rows[:SHOWN_COMPONENTS]
+    shown = [(name, size) for name, size in parts if size >= SHOWN_SHARE * total]
+    rest = total - sum(size for _, size in shown)
+    shown += [("smaller parts", rest)] if rest else []
+    rows = [[name, gib(size), _share(size, total)] for name, size in shown]
     rows += [
         ["peak, allocated", gib(forecast.peak_allocated_bytes), "live tensors at the worst moment"],
         ["needed", gib(forecast.required_bytes), "smallest limit that does not fail"],
@@ -94,7 +98,9 @@ def place(config: Config) -> str:
 
 def has_limit(config: Config) -> bool:
     """Return whether anything says how much memory there is."""
-    return config.hardware.gpu != "cpu" or config.hardware.host_memory_gib is not None
+    if config.hardware.gpu != "cpu" or config.hardware.host_memory_gib is not None:
+        return True
+    return host_memory_gib() is not None
 
 
 def show_value(value: Any) -> str:

@@ -105,6 +105,8 @@ def pick_device(kind: str) -> Any:
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
+    # operators are compiled for this GPU alone; DeepSpeed cannot read entries such as 10.0a of a longer list
+    os.environ["TORCH_CUDA_ARCH_LIST"] = "{}.{}".format(*torch.cuda.get_device_capability(device))
     return device
 
 

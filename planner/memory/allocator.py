@@ -236,6 +236,26 @@ class CachingAllocator:
                 pool.end = block.left
 
 
+class PlainAllocator(CachingAllocator):
+    """Memory of a CPU: every request is served exactly and given back at once."""
+
+    def malloc(self, nbytes: int, *, stream: int = 0) -> Block:
+        """Serve one request; `stream` means nothing here."""
+        del stream
+        block = Block(nbytes, _NOWHERE, (0, 0))
+        self.allocated += nbytes
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.peak_reserved = self.allocated
+        return block
+
+    def release(self, block: Block) -> None:
+        """Give it back."""
+        self.allocated -= block.size
+
+
+_NOWHERE = Pool(small=False)
+
+
 def replay(
     events: Iterable[tuple[int, int, int]], *, limit_bytes: int | None, expandable_segments: bool
 ) -> CachingAllocator:

@@ -45,8 +45,8 @@ class PhasePeak:
 class Arena:
     """Hands out buffers, keeps the stream of events and finds the make-up of the peak afterwards."""
 
-    def __init__(self, *, expandable_segments: bool = False) -> None:
-        self.allocator = CachingAllocator(expandable_segments=expandable_segments)
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
         self.events: list[tuple[int, int, int]] = []
         self.phases: list[PhasePeak] = []
         self.peak_bytes = 0

@@ -65,6 +65,22 @@ def test_defaults_are_typed() -> None:
     assert config.steps == [Step.train]
 
 
+UNSET = (
+    "zero=auto",
+    "offload=auto",
+    "training=default",
+    "inference=transformers",
+    "launcher=auto",
+    "gate=error",
+    "paths=default",
+)
+
+
+@pytest.mark.parametrize("option", UNSET)
+def test_the_option_that_undoes_an_experiment_is_what_the_schema_says(option: str) -> None:
+    assert compose_config([option]) == compose_config([])
+
+
 def test_quickstart_is_the_main_job() -> None:
     config = compose_config(["experiment=quickstart"])
     assert config.steps == [Step.train, Step.export, Step.infer]
