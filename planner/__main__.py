@@ -27,10 +27,13 @@ def answer(line: str, number: int, tier: str) -> dict[str, Any]:
         row: Any = json.loads(line)
     except json.JSONDecodeError as error:
         return {"id": f"line {number}", "error": f"not JSON: {error.msg} at column {error.colno}"}
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a pit of brackets
+        return {"id": f"line {number}", "error": f"not JSON that can be read: {error}"}
     fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
     if not isinstance(fields.get("case"), dict):
         return {"id": f"line {number}", "error": "a line is an object with id and case"}
-    head: dict[str, Any] = {"id": fields.get("id", f"line {number}")}
+    name = fields.get("id")
+    head: dict[str, Any] = {"id": name if isinstance(name, (str, int)) else f"line {number}"}
     case: dict[str, Any] = fields["case"]
     try:
         forecast = predict(case, tier=tier)
@@ -45,7 +48,7 @@ def answer(line: str, number: int, tier: str) -> dict[str, Any]:
 
 def answers(path: Path, tier: str) -> Iterator[dict[str, Any]]:
     """Forecast every line that is not blank."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield answer(line, number, tier)

@@ -86,18 +86,27 @@ def choose(case: TrainingCase, free: Mapping[str, Sequence[Any]], *, budget_byte
     if budget_bytes is None:
         return Chosen(candidates[0], fits=True, tried=1)
     room = int(budget_bytes * (1 - TIGHT_SHARE))
-    best, least = candidates[0], None
+    peaks: dict[TrainingCase, int] = {}
     too_big: list[TrainingCase] = []
     for tried, candidate in enumerate(candidates, start=1):
         if any(_needs_at_least(candidate, other) for other in too_big):
             continue
-        peak = quick_peak_bytes(candidate)
-        if peak <= room:
+        # After a miss, ask the least hungry of its kind: when that does not fit, none between them does.
+        for tested in (candidate, _least_hungry(candidate, candidates)):
+            if tested not in peaks:
+                peaks[tested] = quick_peak_bytes(tested)
+            if peaks[tested] <= room:
+                break
+            too_big.append(tested)
+        if peaks[candidate] <= room:
             return Chosen(candidate, fits=True, tried=tried)
-        too_big.append(candidate)
-        if least is None or peak < least:
-            best, least = candidate, peak
-    return Chosen(best, fits=False, tried=len(candidates))
+    return Chosen(min(peaks, key=lambda one: peaks[one]), fits=False, tried=len(candidates))
+
+
+def _least_hungry(case: TrainingCase, candidates: Sequence[TrainingCase]) -> TrainingCase:
+    """Of the candidates that differ only in micro-batch and recomputation, the one that needs the least."""
+    kind = [one for one in candidates if _needs_at_least(case, one)]
+    return min(kind, key=lambda one: (one.micro_batch, not one.gradient_checkpointing))
 
 
 def _needs_at_least(case: TrainingCase, other: TrainingCase) -> bool:

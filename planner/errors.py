@@ -7,7 +7,11 @@ from difflib import get_close_matches
 
 
 class CaseError(ValueError):
-    """A case cannot be planned: a key is missing, unknown, contradictory or not supported."""
+    """A case cannot be planned: keys are missing, unknown, contradictory or not supported."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
 
 
 class OutOfMemory(Exception):

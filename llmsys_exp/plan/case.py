@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
+from planner.network.build import adapted_names
 
 CPU = "cpu"
+SETTING_OF = {
+    "world_size": "hardware.gpus_per_node x hardware.nodes",
+    "zero_stage": "zero.stage",
+    "offload_optimizer": "offload.optimizer",
+    "offload_param": "offload.param",
+    "micro_batch": "training.micro_batch",
+    "grad_accum": "training.grad_accum",
+    "seq_len": "data.max_length",
+    "lora.target_modules": "method.lora.targets",
+    "freeze.last_layers": "method.freeze.last_layers",
+}
+"""Key of the case format -> the setting it comes from, for messages."""
 
 
 def hf_config(config: Config) -> dict[str, Any]:
@@ -33,11 +47,16 @@ def hf_config(config: Config) -> dict[str, Any]:
         )
     file = Path(model.path).expanduser() / "config.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        read = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{file} cannot be read", where="model.path", why=error.strerror or "") from error
     except ValueError as error:
         raise UserError(f"{file} is not JSON", where="model.path", why=str(error)) from error
+    if not isinstance(read, dict):
+        raise UserError(
+            f"{file} holds no mapping", where="model.path", do="Name a folder in the format of transformers"
+        )
+    return cast("dict[str, Any]", read)
 
 
 def world_size(config: Config) -> int:
@@ -81,9 +100,17 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
     if method.kind is MethodKind.freeze:
         case["freeze"] = {"last_layers": method.freeze.last_layers}
     try:
-        return planner.parse_training_case(case)
+        parsed = planner.parse_training_case(case)
+        if parsed.lora is not None:
+            adapted_names(parsed.architecture, parsed.lora)
     except planner.CaseError as error:
-        raise ConfigError([f"{part}." for part in str(error).rstrip(".").split("; ")]) from error
+        raise ConfigError([UserError(_in_settings(problem)) for problem in error.problems]) from error
+    return parsed
+
+
+def _in_settings(problem: str) -> str:
+    """Say with the names of settings what the planner says with the keys of its case format."""
+    return re.sub(r"[a-z_.]+", lambda word: SETTING_OF.get(word[0], word[0]), problem)
 
 
 def _fixed(device: Device) -> str:
@@ -107,11 +134,10 @@ def _zero_section(config: Config) -> dict[str, Any]:
 def _lora_section(config: Config, dtype: str) -> dict[str, Any]:
     lora = config.method.lora
     adapter = dtype if lora.adapter_dtype is Dtype.auto else lora.adapter_dtype.value
-    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     return {
         "r": lora.r,
         "alpha": lora.alpha,
         "dropout": lora.dropout,
-        "target_modules": targets,
+        "target_modules": lora.targets,
         "adapter_dtype": adapter,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import planner
+from llmsys_exp.config.limits import limit_problems
 from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
@@ -84,34 +85,18 @@ def _check(config: Config) -> None:
     hardware = config.hardware
     if hardware.gpu not in planner.gpu_names():
         problems.append(unknown_name("GPU", hardware.gpu, planner.gpu_names(), where="hardware.gpu"))
-    for key in ("gpus_per_node", "nodes"):
-        if getattr(hardware, key) < 1:
-            problems.append(UserError(f"hardware.{key} is {getattr(hardware, key)}; it must be 1 or more"))
-    problems += _open_or_number(config)
+    problems += limit_problems(config)
+    problems += _open_or_flag(config)
     problems += _bf16_problem(config)
     problems += _offload_problems(config)
     if problems:
         raise ConfigError(problems)
 
 
-def _open_or_number(config: Config) -> list[UserError]:
-    """Settings that take a number or the word auto."""
-    training, zero = config.training, config.zero
-    values = {
-        "zero.stage": (zero.stage, 0, 3),
-        "zero.reduce_bucket_size": (zero.reduce_bucket_size, 1, None),
-        "training.micro_batch": (training.micro_batch, 1, None),
-        "training.grad_accum": (training.grad_accum, 1, None),
-        "inference.batch_size": (config.inference.batch_size, 1, None),
-        "data.max_length": (config.data.max_length, 8, None),
-    }
+def _open_or_flag(config: Config) -> list[UserError]:
+    """Settings that take true, false or the word auto."""
+    training = config.training
     problems: list[UserError] = []
-    for key, (value, low, high) in values.items():
-        if value == AUTO:
-            continue
-        if isinstance(value, str) or value < low or (high is not None and value > high):
-            span = f"{low} to {high}" if high is not None else f"{low} or more"
-            problems.append(UserError(f"{key} is {value}; it takes a whole number of {span}, or auto"))
     for key in ("gradient_checkpointing", "expandable_segments"):
         value = getattr(training, key)
         if not isinstance(value, bool) and value != AUTO:

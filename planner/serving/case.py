@@ -83,7 +83,7 @@ def parse_serving_case(case: Mapping[str, Any]) -> ServingCase:
     if not isinstance(config, Mapping):
         problems.append("no hf_config: the model's config.json as a mapping")
     if problems:
-        raise CaseError("; ".join(problems))
+        raise CaseError(*problems)
     return _typed(case)
 
 

@@ -1,0 +1,130 @@
+"""What the type of a setting cannot say: the range of each number and the words each text may be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from llmsys_exp.config.schema import AUTO, Config
+from llmsys_exp.config.tree import settings_tree
+from llmsys_exp.errors import UserError, closest
+
+LARGEST_SEED = 2**32 - 1  # what NumPy takes
+LARGEST_COUNT = 65_536
+LARGEST_LENGTH = 2**20
+LARGEST_ELEMENTS = 10**12
+LARGEST_GIB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers from `low` to `high`; the ends belong to it unless they are open."""
+
+    low: float
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number lies in the span; nan and the infinities never do."""
+        if not math.isfinite(value):
+            return False
+        above = value > self.low if self.open_low else value >= self.low
+        if self.high is None:
+            return above
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"above {self.low:,}" if self.open_low else f"{self.low:,} or more"
+        if not (self.open_low or self.open_high):
+            return f"{self.low:,} to {self.high:,}"
+        low = f"above {self.low:,}" if self.open_low else f"{self.low:,} or more"
+        return f"{low} and {'below' if self.open_high else 'at most'} {self.high:,}"
+
+
+COUNT = Span(1, LARGEST_COUNT)
+FROM_ONE, FROM_ZERO, POSITIVE = Span(1), Span(0), Span(0, open_low=True)
+SHARE = Span(0, 1)
+ELEMENTS = Span(1, LARGEST_ELEMENTS)
+MEMORY = Span(0, LARGEST_GIB, open_low=True)
+
+RANGES: dict[str, Span] = {
+    "seed": Span(0, LARGEST_SEED),
+    "hardware.gpus_per_node": COUNT,
+    "hardware.nodes": COUNT,
+    "hardware.memory_gib": MEMORY,
+    "hardware.in_use_gib": Span(0, LARGEST_GIB),
+    "hardware.host_memory_gib": MEMORY,
+    "method.lora.r": COUNT,
+    "method.lora.alpha": POSITIVE,
+    "method.lora.dropout": Span(0, 1, open_high=True),
+    "method.freeze.last_layers": COUNT,
+    "zero.stage": Span(0, 3),
+    "zero.reduce_bucket_size": ELEMENTS,
+    "zero.allgather_bucket_size": ELEMENTS,
+    "zero.stage3_prefetch_bucket_size": Span(0, LARGEST_ELEMENTS),
+    "zero.stage3_param_persistence_threshold": Span(0, LARGEST_ELEMENTS),
+    "zero.stage3_max_live_parameters": Span(0, LARGEST_ELEMENTS),
+    "zero.stage3_max_reuse_distance": Span(0, LARGEST_ELEMENTS),
+    "zero.sub_group_size": ELEMENTS,
+    "data.max_length": Span(8, LARGEST_LENGTH),
+    "data.limit": FROM_ONE,
+    "training.micro_batch": COUNT,
+    "training.grad_accum": COUNT,
+    "training.global_batch": Span(1, LARGEST_COUNT**2),
+    "training.epochs": POSITIVE,
+    "training.max_steps": FROM_ONE,
+    "training.learning_rate": POSITIVE,
+    "training.weight_decay": FROM_ZERO,
+    "training.warmup_ratio": SHARE,
+    "training.gradient_clipping": FROM_ZERO,
+    "training.log_every": FROM_ONE,
+    "inference.limit": FROM_ONE,
+    "inference.batch_size": COUNT,
+    "inference.save_every": FROM_ONE,
+    "inference.sampling.max_new_tokens": FROM_ONE,
+    "inference.sampling.temperature": FROM_ZERO,
+    "inference.sampling.top_p": Span(0, 1, open_low=True),
+    "inference.sampling.top_k": FROM_ZERO,
+    "launcher.timeout_s": POSITIVE,
+    "gate.margin_gib": Span(0, LARGEST_GIB),
+}
+
+WORDS: dict[str, tuple[Any, ...]] = {
+    "method.quantization.bits": (4, 8),
+    "method.quantization.quant_type": ("nf4", "fp4"),
+    "training.attention": ("sdpa", "eager", "flash_attention_2"),
+    "data.score": ("exact_match", "field_f1", "none"),
+    "inference.engine": ("transformers",),
+    "launcher.name": (AUTO, "deepspeed", "local"),
+}
+
+
+def limit_problems(config: Config) -> list[UserError]:
+    """Name every setting whose value lies outside its range or is none of its words."""
+    problems = [_outside(key, _value(config, key), span) for key, span in RANGES.items()]
+    problems += [_no_word(key, _value(config, key), words) for key, words in WORDS.items()]
+    return [problem for problem in problems if problem is not None]
+
+
+def _value(node: Any, key: str) -> Any:
+    for name in key.split("."):
+        node = getattr(node, name)
+    return node
+
+
+def _outside(key: str, value: Any, span: Span) -> UserError | None:
+    if value is None or isinstance(value, (str, bool)) or span.holds(value):
+        return None
+    auto = ", or auto" if settings_tree().takes_auto(key) else ""
+    return UserError(f"{key} is {value}; it must be {span}{auto}")
+
+
+def _no_word(key: str, value: Any, words: tuple[Any, ...]) -> UserError | None:
+    if value in words:
+        return None
+    near = closest(str(value), [str(word) for word in words])
+    hint = f"Did you mean {near}?  " if near else ""
+    return UserError(f"{key} is {value!r}", do=f"{hint}Known: {', '.join(map(str, words))}")
