@@ -6,6 +6,7 @@ Everything that can be wrong is looked for before the run folder exists.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -121,7 +122,11 @@ def make_job(run: Run, plan: Plan) -> Job:
     outputs = Path(config.paths.outputs).expanduser()
     paths = create_run_folder(outputs, config.name, config_hash(to_plain(config)))
     job = Job(run, plan, inputs, paths, launcher, replace(train, folder=paths.folder))
-    _describe(job)
+    try:
+        _describe(job)
+    except UserError:
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        raise
     return job
 
 

@@ -281,12 +281,17 @@ def _zero(case: Mapping[str, Any]) -> ZeroSettings:
     for key, value in (section or {}).items():
         if key not in valid:
             continue
-        wanted = "true or false" if key in _ZERO_FLAGS else "a count of elements"
-        unset = value is None and key == "overlap_comm"
-        if unset or (isinstance(value, bool) if key in _ZERO_FLAGS else _is_count(value)):
-            settings[key] = value if key in _ZERO_FLAGS else int(value)
+        if key not in _ZERO_FLAGS:
+            if _is_count(value):
+                settings[key] = int(value)
+            else:
+                problems.append(
+                    f"deepspeed.zero_optimization.{key} is {value!r}; it must be a count of elements"
+                )
+        elif isinstance(value, bool) or (value is None and key == "overlap_comm"):
+            settings[key] = value
         else:
-            problems.append(f"deepspeed.zero_optimization.{key} is {value!r}; it must be {wanted}")
+            problems.append(f"deepspeed.zero_optimization.{key} is {value!r}; it must be true or false")
     if problems:
         raise CaseError(*problems)
     return ZeroSettings(**settings)

@@ -20,7 +20,9 @@ def run(arguments: Sequence[str]) -> int:
 def plan_point(request: Request) -> int:
     """Resolve a configuration and print the plan."""
     from llmsys_exp.plan import plan_to_dict, resolve
+    from llmsys_exp.runs.folder import check_name
 
+    check_name(request.config.name)
     plan = resolve(request.config)
     if request.options.json:
         content = {"overrides": list(request.overrides), **plan_to_dict(plan)}

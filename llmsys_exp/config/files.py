@@ -30,8 +30,11 @@ def file_problems(overrides: Sequence[str], groups: Groups) -> list[UserError]:
 
 def check_file(path: Path, group: str, groups: Groups) -> list[UserError]:
     """Check one YAML file of a group (empty for the root)."""
-    text = path.read_text(encoding="utf-8")
     shown = _shown(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return [UserError("The file cannot be read", where=shown, why=str(error), do="Save it as UTF-8 text")]
     try:
         node = yaml.compose(text, Loader=get_yaml_loader())
     except yaml.YAMLError as error:

@@ -88,7 +88,7 @@ def _check(config: Config) -> None:
     problems += limit_problems(config)
     problems += _open_or_flag(config)
     problems += _bf16_problem(config)
-    problems += _offload_problems(config)
+    problems += _cpu_problems(config)
     if problems:
         raise ConfigError(problems)
 
@@ -121,7 +121,7 @@ def _bf16_problem(config: Config) -> list[UserError]:
     ]
 
 
-def _offload_problems(config: Config) -> list[UserError]:
+def _cpu_problems(config: Config) -> list[UserError]:
     if config.hardware.gpu != CPU:
         return []
     given = {
@@ -135,6 +135,10 @@ def _offload_problems(config: Config) -> list[UserError]:
     ]
     if config.method.kind is MethodKind.qlora:
         problems.append(UserError("method.kind=qlora needs a GPU", why="bitsandbytes quantises on the GPU"))
+    if config.training.attention == "flash_attention_2":
+        problems.append(UserError("training.attention=flash_attention_2 needs a GPU", do="Use sdpa"))
+    if config.training.liger:
+        problems.append(UserError("training.liger=true needs a GPU", do="Use training.liger=false"))
     return problems
 
 

@@ -42,14 +42,19 @@ def _rows(outputs: Path) -> Iterator[RunRow]:
 
 
 def _row(paths: RunPaths, manifest: dict[str, Any] | None) -> RunRow:
-    content = manifest or {}
-    after = (content.get("metrics") or {}).get("after") or {}
     return RunRow(
         name=paths.folder.parent.name,
         folder=str(paths.folder),
         state="incomplete" if manifest is None else "complete",
-        loss=after.get("loss"),
-        score=after.get("score"),
-        peak_bytes=(content.get("measured") or {}).get("peak_bytes"),
-        seconds=(content.get("timing_s") or {}).get("total"),
+        loss=_figure(manifest, "metrics", "after", "loss"),
+        score=_figure(manifest, "metrics", "after", "score"),
+        peak_bytes=_figure(manifest, "measured", "peak_bytes"),
+        seconds=_figure(manifest, "timing_s", "total"),
     )
+
+
+def _figure(content: Any, *path: str) -> Any:
+    """Follow a path of keys to a number; None where a manifest, perhaps edited by hand, has none."""
+    for key in path:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, (int, float)) and not isinstance(content, bool) else None

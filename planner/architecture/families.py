@@ -29,9 +29,15 @@ def _size(config: Config, key: str, default: int | None = None) -> int:
 
 def _rate(config: Config, key: str, default: float) -> float:
     value = config.get(key, default)
-    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise CaseError(f"hf_config.{key} is {value!r}; a dropout rate lies in [0, 1)")
     return float(value)
+
+
+def _window(config: Config, default: int | None = None) -> int | None:
+    """Tokens a sliding window sees; null turns it off."""
+    key = "sliding_window"
+    return None if config.get(key, default) is None else _size(config, key, default)
 
 
 def _decoder(config: Config, *, tied: bool = False, **habits: Any) -> Architecture:
@@ -65,7 +71,7 @@ def _llama(config: Config) -> Architecture:
 
 
 def _mistral(config: Config) -> Architecture:
-    return _decoder({"num_key_value_heads": 8, **config}, sliding_window=config.get("sliding_window"))
+    return _decoder({"num_key_value_heads": 8, **config}, sliding_window=_window(config))
 
 
 def _qwen2(config: Config) -> Architecture:
@@ -93,14 +99,15 @@ def _gemma2(config: Config) -> Architecture:
         sandwich_norms=True,
         attention_softcap=config.get("attn_logit_softcapping", 50.0) is not None,
         logit_softcap=config.get("final_logit_softcapping", 30.0) is not None,
-        sliding_window=config.get("sliding_window", 4096),
+        sliding_window=_window(config, 4096),
         global_layers=_size(config, "num_hidden_layers") // 2,
     )
 
 
 def _gemma3(config: Config) -> Architecture:
     base = {"head_dim": 256, "num_key_value_heads": 4, **config}
-    every = int(config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 6)))
+    pattern = next((k for k in ("sliding_window_pattern", "_sliding_window_pattern") if k in config), "")
+    every = _size(config, pattern) if pattern else 6
     return _decoder(
         base,
         tied=True,
@@ -108,7 +115,7 @@ def _gemma3(config: Config) -> Architecture:
         scaled_embedding=True,
         sandwich_norms=True,
         qk_norm=True,
-        sliding_window=config.get("sliding_window", 512),
+        sliding_window=_window(config, 512),
         global_layers=_size(config, "num_hidden_layers") // every,
     )
 
@@ -138,7 +145,7 @@ def _gpt2(config: Config) -> Architecture:
         heads=heads,
         kv_heads=heads,
         head_dim=hidden // heads,
-        ffn=int(config.get("n_inner") or 4 * hidden),
+        ffn=4 * hidden if config.get("n_inner") is None else _size(config, "n_inner"),
         vocab=_size(config, "vocab_size", 50257),
         tied=bool(config.get("tie_word_embeddings", True)),
         norm=Norm.layer,

@@ -30,6 +30,20 @@ KEYS = (
     "attention_backend",
 )
 
+COUNTS = (
+    "tp_size",
+    "dp_size",
+    "context_length",
+    "max_running_requests",
+    "cuda_graph_max_bs",
+    "chunked_prefill_size",
+)
+MOST = 1 << 30
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+
 
 @dataclass(frozen=True)
 class ServingCase:
@@ -63,28 +77,49 @@ def parse_serving_case(case: Mapping[str, Any]) -> ServingCase:
         CaseError: naming every problem of the case.
     """
     problems = [f"unknown key {key!r}. {did_you_mean(key, KEYS)}" for key in case if key not in KEYS]
+    problems += _wrong_values(case)
+    problems += _wrong_card(case.get("gpu"))
+    if not isinstance(case.get("hf_config"), Mapping):
+        problems.append("no hf_config: the model's config.json as a mapping")
+    if problems:
+        raise CaseError(*problems)
+    return _typed(case)
+
+
+def _wrong_values(case: Mapping[str, Any]) -> list[str]:
+    problems: list[str] = []
     if case.get("engine", "sglang") != "sglang":
         problems.append(f"engine {case['engine']!r} is not supported; known: sglang")
-    for key in ("tp_size", "dp_size", "context_length", "max_running_requests", "cuda_graph_max_bs"):
+    for key in COUNTS:
         value = case.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            problems.append(f"{key} is {value!r}; it must be a whole number above 0")
+        switched_off = key == "chunked_prefill_size" and value == -1
+        if value is not None and not switched_off and not _is_count(value):
+            problems.append(f"{key} is {value!r}; it must be a whole number from 1 to {MOST}")
     fraction = case.get("mem_fraction_static")
     if fraction is not None and not (isinstance(fraction, (int, float)) and 0 < fraction < 1):
         problems.append(f"mem_fraction_static is {fraction!r}; it must lie between 0 and 1")
     for key in ("dtype", "kv_dtype"):
         if case.get(key, "bf16") not in ("bf16", "fp16", "fp32", "fp8"):
             problems.append(f"{key} is {case[key]!r}; known: bf16, fp16, fp32, fp8")
-    gpu: Any = case.get("gpu")
-    total_mib: Any = cast("Mapping[str, Any]", gpu).get("total_mib") if isinstance(gpu, Mapping) else None
-    if not isinstance(total_mib, int) or total_mib < 1:
-        problems.append("gpu.total_mib is missing: the card's memory as nvidia-smi shows it, in MiB")
-    config = case.get("hf_config")
-    if not isinstance(config, Mapping):
-        problems.append("no hf_config: the model's config.json as a mapping")
-    if problems:
-        raise CaseError(*problems)
-    return _typed(case)
+    for key in ("engine_version", "attention_backend"):
+        if not isinstance(case.get(key) or "", str):
+            problems.append(f"{key} is {case[key]!r}; it must be a text")
+    if not isinstance(case.get("prefill_cuda_graph", True), bool):
+        problems.append(f"prefill_cuda_graph is {case['prefill_cuda_graph']!r}; it must be true or false")
+    return problems
+
+
+def _wrong_card(gpu: Any) -> list[str]:
+    card: Mapping[str, Any] = cast("Mapping[str, Any]", gpu) if isinstance(gpu, Mapping) else {}
+    problems: list[str] = []
+    total, free = card.get("total_mib"), card.get("free_before_weights_gib")
+    if not _is_count(total):
+        said = "missing" if total is None else repr(total)
+        problems.append(f"gpu.total_mib is {said}: the card's memory as nvidia-smi shows it, in MiB")
+    number = isinstance(free, (int, float)) and not isinstance(free, bool)
+    if free is not None and not (number and 0 <= free <= MOST):
+        problems.append(f"gpu.free_before_weights_gib is {free!r}; it must be a number from 0 to {MOST}")
+    return problems
 
 
 def _typed(case: Mapping[str, Any]) -> ServingCase:

@@ -89,3 +89,76 @@ def test_the_limit_decides_fits(tmp_path):
     rows = [{"id": str(limit), "case": {**GOOD, "memory_limit_gib": limit}} for limit in (0.01, 10)]
     cases.write_text("\n".join(map(json.dumps, rows)))
     assert [json.loads(line)["fits"] for line in run(cases).stdout.splitlines()] == [False, True]
+
+
+QLORA = {**LORA, "method": "qlora"}
+JUNK = [True, -1, 1.5, float("nan"), float("inf"), 1e308, 10**30, "x", [None], [[1]], {"a": {"b": 1}}]
+FINE = {
+    ("quantization.double_quant", "True"),
+    ("deepspeed.zero_optimization.overlap_comm", "True"),
+    ("deepspeed.zero_optimization.reduce_bucket_size", "1.5"),
+    ("deepspeed", "{'a': {'b': 1}}"),  # DeepSpeed's other sections do not matter here
+    ("memory_limit_gib", "1.5"),
+    ("freeze.last_layers", str(10**30)),  # used by the method freeze only
+}
+SERVE = {"kind": "serve", "hf_config": GOOD["hf_config"], "gpu": {"total_mib": 81559}}
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+@pytest.mark.parametrize(
+    "path",
+    ["lora.target_modules", "lora.dropout", "quantization.quant_type", "quantization.double_quant", "deepspeed",
+     "deepspeed.zero_optimization.reduce_bucket_size", "deepspeed.zero_optimization.overlap_comm", "memory_limit_gib",
+     "freeze.last_layers", "gpu", "hf_config.num_key_value_heads", "hf_config.head_dim"],
+)  # fmt: skip
+def test_junk_anywhere_is_refused_and_never_crashes(path, junk):
+    case = json.loads(
+        json.dumps({**GOOD, **QLORA, "quantization": {}, "deepspeed": {"zero_optimization": {}}})
+    )
+    *sections, last = path.split(".")
+    place = case
+    for name in sections:
+        place = place.setdefault(name, {})
+    place[last] = junk
+    if (path, repr(junk)) in FINE:
+        planner.predict(case)
+        return
+    with pytest.raises(planner.CaseError):
+        planner.predict(case)
+
+
+@pytest.mark.parametrize("junk", [True, -5, float("nan"), 10**30, "x", [None], {"a": 1}], ids=repr)
+@pytest.mark.parametrize(
+    "key", ["chunked_prefill_size", "context_length", "prefill_cuda_graph", "gpu", "dtype"]
+)
+def test_junk_in_a_serving_case_is_refused(key, junk):
+    if (key, junk) == ("prefill_cuda_graph", True):
+        return
+    with pytest.raises(planner.CaseError):
+        planner.predict({**SERVE, key: junk})
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [("mistral", "sliding_window"), ("gemma3_text", "sliding_window_pattern"), ("gpt2", "n_inner")],
+)
+def test_junk_in_the_habits_of_a_family_is_refused(family, key):
+    for junk in ([], 0, float("nan"), "x"):
+        with pytest.raises(planner.CaseError, match=key):
+            planner.predict({**GOOD, "hf_config": {**GOOD["hf_config"], "model_type": family, key: junk}})
+
+
+def test_more_frozen_layers_than_the_model_has():
+    with pytest.raises(planner.CaseError, match="the model has 2 layers"):
+        planner.predict({**GOOD, "method": "freeze", "freeze": {"last_layers": 3}})
+
+
+def test_lines_that_json_itself_cannot_hold(tmp_path):
+    good = json.dumps({"id": {"a": [float("nan")]}, "case": GOOD})
+    lines = ["[" * 100_000, '{"id": 1, "case": {"micro_batch": ' + "9" * 5000 + "}}", good]
+    (tmp_path / "cases.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    done = run(tmp_path / "cases.jsonl")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr, len(answers)) == (1, "", 3)
+    assert "error" in answers[0] and "error" in answers[1]
+    assert answers[2]["id"] == "line 3" and "peak_allocated_gib" in answers[2]

@@ -98,3 +98,32 @@ def test_folders_without_a_job_are_no_runs(tmp_path: Path) -> None:
     (tmp_path / "mine" / "notes").mkdir(parents=True)
     assert list_runs(tmp_path) == []
     assert not RunPaths(tmp_path / "mine" / "notes").manifest.exists()
+
+
+@pytest.mark.parametrize(
+    "manifest", ['{"metrics": "x", "measured": [1]}', "[]", "{", '{"metrics": {"after": {"loss": "low"}}}']
+)
+def test_a_manifest_edited_by_hand_does_not_stop_the_list(tmp_path, manifest):
+    folder = tmp_path / "quickstart" / "one"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("{}", encoding="utf-8")
+    (folder / "manifest.json").write_text(manifest, encoding="utf-8")
+    [row] = list_runs(tmp_path)
+    assert (row.loss, row.peak_bytes) == (None, None)
+
+
+def test_a_folder_that_cannot_be_described_does_not_stay(tmp_path, monkeypatch):
+    from llmsys_exp import job as jobs
+    from llmsys_exp.config.compose import compose_config
+    from llmsys_exp.plan import resolve
+
+    def full_disk(*_args, **_kwargs):
+        raise UserError("No space left on device")
+
+    monkeypatch.setattr(jobs.record, "write_job", full_disk)
+    monkeypatch.setattr(jobs, "require_engine", lambda *_: None)
+    config = compose_config(["experiment=quickstart", f"paths.outputs={tmp_path}"])
+    run = jobs.Run(config=config, command=(), overrides=(), steps=tuple(config.steps))
+    with pytest.raises(UserError, match="No space left"):
+        jobs.make_job(run, jobs.settle_rest(resolve(config)))
+    assert list((tmp_path / "quickstart").iterdir()) == []
