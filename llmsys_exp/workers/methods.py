@@ -18,10 +18,13 @@ def apply_method(model: Any, method: MethodConfig, *, checkpointing: bool) -> An
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     if method.kind is MethodKind.freeze:
         _freeze_all_but_last(model, method.freeze.last_layers)
-    if method.kind in (MethodKind.lora, MethodKind.qlora):
+    adapted = method.kind in (MethodKind.lora, MethodKind.qlora)
+    if adapted:
         model = _add_adapters(model, method.lora)
     if checkpointing:
         _checkpoint_layers(model)
+        if adapted:  # else no gradient would reach the first recomputed layer
+            model.enable_input_require_grads()
     return model
 
 
@@ -103,4 +106,3 @@ def _checkpoint_layers(model: Any) -> None:
         # newer transformers rename the method, older ones know only this name
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.enable_input_require_grads()
