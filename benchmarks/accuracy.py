@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py [--csv FILE]
 
-Errors are forecast / measured - 1. No constant of the planner is fitted to these rows. On rows of
+Errors are forecast / measured - 1. No fitted constant enters them; formulas were mended after seeing rows. On rows of
 h200-validation.jsonl the forecast that was frozen before the measurement stands beside today's.
 """
 

@@ -1,4 +1,4 @@
-"""Forecasts against measured memory. No constant of the planner is fitted to these rows."""
+"""Forecasts against measured memory. No fitted constant enters allocated or reserved figures of training."""
 
 import json
 import statistics
