@@ -22,10 +22,7 @@ def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int) -> Verdi
     """Compare a forecast with what the allocator may reserve on one GPU."""
     largest = next(iter(forecast.components), "nothing")
     fits = forecast.survives(budget_bytes)
-    required = forecast.peak_reserved_bytes if fits else forecast.required_bytes
-    if fits and required > budget_bytes * (1 - TIGHT_SHARE):
-        required = forecast.required_bytes
-    headroom = budget_bytes - required
+    headroom = budget_bytes - forecast.required_bytes
     tight = fits and headroom < TIGHT_SHARE * budget_bytes
     return Verdict(
         fits=fits,

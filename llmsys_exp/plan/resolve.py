@@ -7,7 +7,7 @@ rest follows from the hardware and the batch arithmetic.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import planner
@@ -60,7 +60,7 @@ def resolve(config: Config) -> Plan:
     case = _settle_bucket(config, case, choices)
     budget = budget_bytes(config, case)
     if budget is not None and _wants_expandable(config):
-        case = _replace(case, expandable_segments=True)
+        case = replace(case, expandable_segments=True)
     chosen = choose(case, _open_settings(config), budget_bytes=budget)
     _record(config, chosen, choices, budget)
     settle_batch(config, chosen.case.micro_batch, choices, make=Choice)
@@ -162,12 +162,6 @@ def _dtype(config: Config, choices: list[Choice]) -> str:
     return training.dtype.value
 
 
-def _replace(case: planner.TrainingCase, **changes: Any) -> planner.TrainingCase:
-    from dataclasses import replace
-
-    return replace(case, **changes)
-
-
 def _settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choice]) -> planner.TrainingCase:
     """DeepSpeed allocates the reduce bucket whole, however little is trained."""
     if config.zero.reduce_bucket_size != AUTO:
@@ -183,13 +177,7 @@ def _settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Cho
     )
     config.zero.reduce_bucket_size = size
     choices.append(Choice("zero.reduce_bucket_size", size, reason, False))
-    return _replace(case, zero=_replace_zero(case, size))
-
-
-def _replace_zero(case: planner.TrainingCase, size: int) -> Any:
-    from dataclasses import replace
-
-    return replace(case.zero, reduce_bucket_size=size)
+    return replace(case, zero=replace(case.zero, reduce_bucket_size=size))
 
 
 def _wants_expandable(config: Config) -> bool:

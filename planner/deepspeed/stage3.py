@@ -18,7 +18,7 @@ from planner.deepspeed.base import (
     scratch,
 )
 from planner.deepspeed.coordinator import Coordinator
-from planner.memory.arena import REDUCE_STREAM, Arena, Buffer
+from planner.memory.arena import MAIN_STREAM, REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Module, Network
 from planner.tape.autograd import Parameter
 from planner.training_case import TrainingCase
@@ -38,6 +38,7 @@ class Stage3:
         self.shard_numel = sum(self._shard(p) for p in self.trained)
         self.shards: dict[Parameter, Buffer] = {}
         self.states: list[Buffer] = []
+        self.bucket: Buffer | None = None  # permanent
         self.sub_groups = self._sub_groups()
         self.in_bucket: dict[Parameter, Buffer] = {}
         self.bucket_elements = 0
@@ -78,7 +79,7 @@ class Stage3:
             self.states += [new(numel * FP32, MASTER) for numel in self.sub_groups]
         bucket = self.case.zero.reduce_bucket_size * self.itemsize
         if self.case.zero.contiguous_gradients:
-            self.states.append(new(bucket, BUCKETS))
+            self.bucket = new(bucket, BUCKETS)
         if on_gpu:
             self.states.append(new(self.shard_numel * self.itemsize, GRADIENTS))
         self.moments_made = not on_gpu
@@ -112,7 +113,8 @@ class Stage3:
         if self.bucket_elements + parameter.numel > size and self.in_bucket:
             self._reduce()
         if self.case.zero.contiguous_gradients and self.bucket_elements + parameter.numel <= size:
-            self.in_bucket[parameter] = self.states[0]  # copied into the permanent bucket
+            assert self.bucket is not None
+            self.in_bucket[parameter] = self.bucket  # copied; its own storage goes
         else:
             self.in_bucket[parameter] = gradient
         self.bucket_elements += parameter.numel
@@ -122,14 +124,11 @@ class Stage3:
         parameters = list(self.in_bucket)
         world = self.case.world_size
         even = len(parameters) == 1 and parameters[0].numel % world == 0
-        if not even:
-            numel = sum(self._shard(p) * world for p in parameters)
-            stream = REDUCE_STREAM if self.case.overlaps else 0
-            copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
-            self._offload_gradients()
-            del copy
-        else:
-            self._offload_gradients()
+        numel = 0 if even else sum(self._shard(p) * world for p in parameters)
+        stream = REDUCE_STREAM if self.case.overlaps else MAIN_STREAM
+        copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
+        self._offload_gradients()
+        del copy
         self.in_bucket.clear()
         self.bucket_elements = 0
 

@@ -111,14 +111,10 @@ def _math(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def _repeat(forward: Forward, x: Tensor) -> Tensor:
     """`repeat_kv`: keys or values once per query head."""
-    arch, tape = forward.arch, forward.tape
+    arch = forward.arch
     if arch.kv_heads == arch.heads:
         return x
-    out = tape.tensor(forward.tokens * arch.q_width, x.itemsize)
-    if not (tape.recording and x.needs_grad):
-        return out
-    nbytes, new = x.nbytes, tape.arena.new
-    return tape.attach(out, lambda _: [new(nbytes, ops.ACTIVATION_GRADIENTS)], [x])
+    return ops.rearrange(forward.tape, x, numel=forward.tokens * arch.q_width)
 
 
 def _eager(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def _experts(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     tape, arch = forward.tape, forward.arch
     probabilities = ops.saves_output(tape, forward.linear(layer.linears["gate"], x), itemsize=4)
     rows = forward.tokens * arch.experts_per_token
-    sorted_rows = _gather(forward, x, rows * arch.hidden)
+    sorted_rows = ops.rearrange(tape, x, numel=rows * arch.hidden)
     both = _grouped(forward, layer.linears["experts.gate_up_proj"], sorted_rows, rows * 2 * arch.ffn)
     del sorted_rows
     gate, up = (Tensor(both.buffer, rows * arch.ffn, both.itemsize, both.node) for _ in range(2))
@@ -93,17 +93,7 @@ def _experts(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     del product, probabilities
     weighted = ops.elementwise(tape, [out], saves=(out.buffer,))
     del out
-    return _gather(forward, weighted, x.numel)
-
-
-def _gather(forward: Forward, x: Tensor, numel: int) -> Tensor:
-    """Rows picked by index, or added back by index: only the index is saved."""
-    tape = forward.tape
-    out = tape.tensor(numel, x.itemsize)
-    if not (tape.recording and x.needs_grad):
-        return out
-    nbytes, new = x.nbytes, tape.arena.new
-    return tape.attach(out, lambda _: [new(nbytes, ops.ACTIVATION_GRADIENTS)], [x])
+    return ops.rearrange(tape, weighted, numel=x.numel)
 
 
 def _grouped(forward: Forward, module: Module, x: Tensor, numel: int) -> Tensor:

@@ -126,6 +126,15 @@ def scale(tape: Tape, x: Tensor) -> Tensor:
     return elementwise(tape, [x])
 
 
+def rearrange(tape: Tape, x: Tensor, *, numel: int) -> Tensor:
+    """Repeat, pick or add rows: the output has another size, and nothing of x is saved."""
+    out = tape.tensor(numel, x.itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    nbytes, new = x.nbytes, tape.arena.new
+    return tape.attach(out, lambda _: [new(nbytes, ACTIVATION_GRADIENTS)], [x])
+
+
 def multiply(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     """A * b of the same shape: each side is saved when the other wants a gradient."""
     saves = tuple(t.buffer for t, other in ((a, b), (b, a)) if other.needs_grad)

@@ -127,3 +127,10 @@ def test_the_search_takes_the_fastest_that_fits():
     assert narrow.fits
     assert peak(narrow.case) <= 9 * GIB
     assert not choose(case(), free, budget_bytes=GIB).fits
+
+
+def test_headroom_is_what_the_required_memory_leaves():
+    one = case()
+    forecast = planner.forecast_training(one)
+    verdict = judge(one, forecast, budget_bytes=80 * GIB)
+    assert verdict.headroom_bytes == 80 * GIB - forecast.required_bytes
