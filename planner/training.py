@@ -48,6 +48,7 @@ class TrainingRun:
         self.engine = make_engine(case, self.network, self.arena)
         self.workspaces: list[Buffer] = []
         self.start_peak_bytes = 0
+        self.leaf: list[Buffer] = []
 
     def play(self, *, steps: int | None = None) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
@@ -70,6 +71,7 @@ class TrainingRun:
 
     def _micro_batch(self, step: int, *, boundary: bool) -> None:
         arena, case = self.arena, self.case
+        self.leaf = []  # the graph of the last micro-batch goes with the last name for its loss
         ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
         self.engine.begin_micro_batch()
         tape = Tape(arena, self.engine)
@@ -85,6 +87,7 @@ class TrainingRun:
     def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
         self._workspace(1)
         forward = ForwardPass(self.case, self.network, tape, self.engine)
+        self.leaf = forward.leaf
         hidden = forward.hidden_states()
         return liger_loss(forward, hidden) if self.case.liger else stock_loss(forward, hidden)
 

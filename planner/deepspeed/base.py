@@ -98,6 +98,12 @@ class ReplicatedWeights:
                 self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
 
 
+def replaced_head(network: Network) -> Parameter:
+    """The output layer as it is built before transformers ties it to the embedding."""
+    embedding = network.embedding.weight
+    return Parameter("lm_head", embedding.shape, trainable=False, itemsize=embedding.itemsize)
+
+
 def scratch(arena: Arena, nbytes: int, what: str = STEP) -> None:
     """Allocate and free at once: a temporary that leaves only its peak."""
     arena.new(nbytes, what)

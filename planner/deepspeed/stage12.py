@@ -77,6 +77,7 @@ class Stage12(ReplicatedWeights):
             return
         self.states.append(new(self.part * FP32, MASTER))
         del copy
+        scratch(self.arena, self.part * FP32)  # initialize_optimizer_states: one gradient of zeros
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
         """Stage 2 (and overlap) reduces as gradients come; stage 1 keeps them until the boundary."""

@@ -15,6 +15,7 @@ from planner.deepspeed.base import (
     STATES,
     STEP,
     WEIGHTS,
+    replaced_head,
     scratch,
 )
 from planner.deepspeed.coordinator import Coordinator
@@ -59,33 +60,71 @@ class Stage3:
 
     def load(self) -> None:
         """`zero.Init`: each parameter is made whole, then only this rank's shard is kept."""
-        on_gpu = self.case.offload_param == "none"
         for parameter in self.network.parameters():
-            whole = self.arena.new(parameter.numel * parameter.itemsize, WEIGHTS)
-            if on_gpu:
-                nbytes = self._shard(parameter) * parameter.itemsize
-                self.shards[parameter] = self.arena.new(nbytes, WEIGHTS)
-            del whole
+            self._place(parameter)
+        if self.network.head is None:
+            self._place(replaced_head(self.network))  # lives on until Python's collector finds it
+            if self.case.lora is not None:
+                self._collect()
+
+    def _place(self, parameter: Parameter) -> None:
+        whole = self.arena.new(parameter.numel * parameter.itemsize, WEIGHTS)
+        if self.case.offload_param == "none":
+            nbytes = self._shard(parameter) * parameter.itemsize
+            self.shards[parameter] = self.arena.new(nbytes, WEIGHTS)
+        del whole
 
     def start(self) -> None:
-        """Flat shards of the trained weights, fp32 copy, gradient shards, and the reduce bucket."""
+        """Flat shards of the trained weights, fp32 copy, reduce bucket, gradient shards, hooks."""
         new, on_gpu = self.arena.new, self.case.offload_optimizer == "none"
         if self.case.offload_param == "none" and self.trained:
-            for numel in self.sub_groups:
-                self.states.append(new(numel * self.itemsize, WEIGHTS))
-            for parameter in self.trained:
-                self.shards.pop(parameter)
+            self._defragment()
         if on_gpu:
-            self.states += [new(numel * FP32, MASTER) for numel in self.sub_groups]
+            self._make_master_weights()
+            # initialize_optimizer_states: zero gradients of the largest sub-group; moments come lazily
+            scratch(self.arena, max(self.sub_groups, default=0) * FP32)
         bucket = self.case.zero.reduce_bucket_size * self.itemsize
         if self.case.zero.contiguous_gradients:
             self.bucket = new(bucket, BUCKETS)
         if on_gpu:
             self.states.append(new(self.shard_numel * self.itemsize, GRADIENTS))
         self.moments_made = not on_gpu
-        if on_gpu:
-            # initialize_optimizer_states: one zero gradient for the largest sub-group; moments come lazily
-            scratch(self.arena, max(self.sub_groups, default=0) * FP32)
+        self._make_hooks()
+
+    def _collect(self) -> None:
+        self.shards = {p: self.shards[p] for p in self.network.parameters() if p in self.shards}
+
+    def _defragment(self) -> None:
+        """`zero/utils.py: defragment`: shards go by the host into one flat buffer, caches are emptied."""
+        for parameter in self.trained:
+            del self.shards[parameter]
+        self._collect()
+        self.arena.empty_cache()
+        self.states.append(self.arena.new(self.shard_numel * self.itemsize, WEIGHTS))
+
+    def _make_master_weights(self) -> None:
+        """`_create_fp32_partitions`: a conversion and its clone; the name keeps the last conversion."""
+        converted = None
+        for numel in self.sub_groups:
+            converted = self.arena.new(numel * FP32, MASTER)
+            self.states.append(self.arena.new(numel * FP32, MASTER))
+        del converted
+
+    def _make_hooks(self) -> None:
+        """`create_reduce_and_remove_grad_hooks` gathers each trained parameter for a moment."""
+        for parameter in self.trained:
+            shard = self._shard(parameter)
+            if self.case.offload_param == "none":
+                uploaded = None
+            else:
+                uploaded = self.arena.new(shard * self.itemsize, WEIGHTS)
+            scratch(self.arena, shard * self.case.world_size * self.itemsize if self._travels else 0, WEIGHTS)
+            del uploaded
+
+    @property
+    def _travels(self) -> bool:
+        """Whether gathering makes a copy: one rank with its weights at hand only looks at them."""
+        return self.case.world_size > 1 or self.case.offload_param != "none"
 
     def begin_micro_batch(self) -> None:
         """The coordinator starts a new pass."""

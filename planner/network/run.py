@@ -21,9 +21,8 @@ EIGHT_BITS = 8
 class ForwardPass:
     """Runs micro-batches of one training case.
 
-    Args:
-        inputs_need_grad: with adapters and checkpointing, the embedding's output is made to need a
-            gradient (`enable_input_require_grads`).
+    With checkpointing the embedding's output needs a gradient whatever is trained: transformers 5
+    `modeling_utils.py: _activation_checkpointing_enable` calls `enable_input_require_grads`.
     """
 
     def __init__(self, case: TrainingCase, network: Network, tape: Tape, hooks: WeightHooks) -> None:
@@ -31,7 +30,8 @@ class ForwardPass:
         self.arch: Architecture = case.architecture
         self.tokens = case.tokens
         self.itemsize = network.embedding.weight.itemsize
-        self.inputs_need_grad = case.lora is not None and case.gradient_checkpointing
+        self.inputs_need_grad = case.gradient_checkpointing
+        self.leaf: list[Buffer] = []  # the embedding's output and its gradient, where it is a leaf
         self.mask: Buffer | None = None
 
     def hidden_states(self) -> Tensor:
@@ -134,6 +134,8 @@ class ForwardPass:
         x = self.call(
             network.embedding, tape.tensor(0, 1), lambda _: ops.embedding(tape, weight, self.tokens)
         )
+        if self.inputs_need_grad and not x.needs_grad:
+            x = self._leaf(x)
         if self.arch.scaled_embedding:
             x = ops.scale(tape, x)
         if network.positions is not None:
@@ -147,9 +149,17 @@ class ForwardPass:
             if position.trainable:
                 x = ops.add(tape, x, y)
         x = ops.dropout(tape, x, self.arch.hidden_dropout if self.arch.model_type == "gpt2" else 0.0)
-        if self.inputs_need_grad and not x.needs_grad:
-            x = tape.attach(x.view(), _nothing, [])
         return x
+
+    def _leaf(self, x: Tensor) -> Tensor:
+        """A tensor that nothing trained leads to, made to need a gradient: both stay with the graph."""
+        self.leaf.append(x.buffer)
+
+        def keep(gradient: Buffer) -> Gradients:
+            self.leaf.append(gradient)
+            return []
+
+        return self.tape.attach(x.view(), keep, [])
 
     def _rotary_tables(self) -> tuple[Buffer, Buffer]:
         nbytes = self.case.seq_len * self.arch.head_dim * self.itemsize
@@ -195,6 +205,3 @@ class ForwardPass:
         self.tape = outer
         return result[0] if result else None
 
-
-def _nothing(_gradient: Buffer) -> Gradients:
-    return []
