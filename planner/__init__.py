@@ -12,7 +12,8 @@ from planner.forecast import Forecast, Verdict
 from planner.predict import forecast_training, predict
 from planner.serving.sglang import ServingForecast
 from planner.tables import Gpu, gpu, gpu_names, model_config, model_names
-from planner.training_case import TrainingCase, parse_training_case
+from planner.parsing import parse_training_case
+from planner.training_case import TrainingCase
 
 __all__ = [
     "CaseError",

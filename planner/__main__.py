@@ -42,8 +42,15 @@ def answer(line: str, number: int, tier: str) -> dict[str, Any]:
     body = forecast.to_dict()
     limit_gib = case.get("memory_limit_gib")
     if isinstance(forecast, Forecast) and limit_gib is not None:
-        body["fits"] = forecast.survives(int(limit_gib * GIB))
+        body |= under_limit(forecast, int(limit_gib * GIB))
     return {**head, **body}
+
+
+def under_limit(forecast: Forecast, limit_bytes: int) -> dict[str, Any]:
+    """The verdict on a limit and, where the job survives, what is reserved under it."""
+    if not forecast.survives(limit_bytes):
+        return {"fits": False}
+    return {"fits": True, "peak_reserved_gib": round(forecast.reserved_under(limit_bytes) / GIB, 4)}
 
 
 def answers(path: Path, tier: str) -> Iterator[dict[str, Any]]:

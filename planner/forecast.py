@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from planner.errors import OutOfMemory
-from planner.memory.allocator import replay
+from planner.memory.allocator import CachingAllocator
+from planner.memory.replay import replay
 from planner.units import GIB, MIB, gib
 
 Events = list[tuple[int, int, int]]
@@ -99,9 +100,20 @@ class Forecast:
             return False
         return limit_bytes >= self.required_bytes
 
+    def reserved_under(self, limit_bytes: int) -> int:
+        """What the allocator reserves when a limit makes it give cached blocks back.
+
+        Raises:
+            OutOfMemory: when the job does not get through.
+        """
+        return self._replay(limit_bytes).peak_reserved
+
+    def _replay(self, limit_bytes: int) -> CachingAllocator:
+        return replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
+
     def _gets_through(self, limit_bytes: int) -> bool:
         try:
-            replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
+            self._replay(limit_bytes)
         except OutOfMemory:
             return False
         return True

@@ -12,17 +12,19 @@ from typing import Any
 from planner.errors import CaseError
 from planner.forecast import Forecast
 from planner.host import disk_bytes, host_bytes
-from planner.serving.case import parse_serving_case
-from planner.serving.sglang import ServingForecast, forecast_serving
+from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
-from planner.training_case import Method, TrainingCase, parse_training_case
+from planner.parsing import parse_training_case
+from planner.training_case import Method, TrainingCase
 
 EIGHT_BITS = 8
 TIERS = ("formula",)
 
 
-def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Forecast | ServingForecast:
+def predict(
+    case: Mapping[str, Any], *, tier: str = "formula"
+) -> Forecast | ServingForecast | GenerationForecast:
     """Forecast the memory of a training or serving case (keys: docs/case-format.md).
 
     Raises:
@@ -32,7 +34,7 @@ def predict(case: Mapping[str, Any], *, tier: str = "formula") -> Forecast | Ser
         raise CaseError(f"tier {tier!r} is not available; known: {', '.join(TIERS)}")
     kind = case.get("kind", "train")
     if kind == "serve":
-        return forecast_serving(parse_serving_case(case))
+        return forecast_serving(case)
     if kind != "train":
         raise CaseError(f"kind is {kind!r}; known: serve, train")
     return forecast_training(parse_training_case(case))

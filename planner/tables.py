@@ -50,7 +50,8 @@ class Gpu:
 
 
 @cache
-def _yaml(name: str) -> dict[str, Any]:
+def read_table(name: str) -> dict[str, Any]:
+    """A table of `planner/data`, read once."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,7 +61,7 @@ def _yaml(name: str) -> dict[str, Any]:
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the table, by name."""
-    return {name: Gpu(name=name, **row) for name, row in _yaml("gpus.yaml").items()}
+    return {name: Gpu(name=name, **row) for name, row in read_table("gpus.yaml").items()}
 
 
 def gpu_names() -> list[str]:
@@ -81,7 +82,7 @@ def gpu(name: str) -> Gpu:
 
 def model_names() -> list[str]:
     """Names of the model shapes that ship with the planner."""
-    return list(_yaml("models/index.yaml"))
+    return list(read_table("models/index.yaml"))
 
 
 @cache
@@ -91,7 +92,7 @@ def model_config(name: str) -> dict[str, Any]:
     Raises:
         CaseError: with the closest name.
     """
-    index = _yaml("models/index.yaml")
+    index = read_table("models/index.yaml")
     if name not in index:
         raise CaseError(f"model {name!r} is not in the table. {did_you_mean(name, index)}")
     return json.loads((DATA / "models" / index[name]["file"]).read_text(encoding="utf-8"))
@@ -112,4 +113,4 @@ def workspace_bytes(device: str) -> int:
 
 def constant_bytes(name: str) -> int:
     """A measured constant of `data/constants.yaml`, in bytes."""
-    return int(_yaml("constants.yaml")[name]["value"] * GIB)
+    return int(read_table("constants.yaml")[name]["value"] * GIB)

@@ -7,17 +7,20 @@ then repeats, but fragments of cached memory still grow in the third.
 from __future__ import annotations
 
 from planner.deepspeed.base import Engine
+from planner.deepspeed.bf16 import Bf16Stage1
 from planner.deepspeed.stage0 import Stage0
 from planner.deepspeed.stage3 import Stage3
 from planner.deepspeed.stage12 import Stage12
 from planner.memory.allocator import CachingAllocator, PlainAllocator
 from planner.memory.arena import Arena, Buffer
+from planner.memory.replay import gpu_allocator
 from planner.network.build import build_network
-from planner.network.loss import liger_loss, stock_loss
+from planner.network.loss import loss_of
 from planner.network.modules import Network
 from planner.network.run import ForwardPass
+from planner.plain_loop import PlainLoop
 from planner.tables import CPU, workspace_bytes
-from planner.tape.autograd import Tape, Tensor
+from planner.tape.autograd import Tape, Tensor, Workspaces
 from planner.training_case import TrainingCase
 
 STEPS_FOR_PEAK = 2
@@ -27,7 +30,11 @@ TOKEN_BYTES = 8  # int64 ids
 
 
 def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
-    """The emulated DeepSpeed optimizer of the case's stage."""
+    """The emulated engine: DeepSpeed's optimizer of the case's stage, or what stands in its place."""
+    if case.engine == "plain":
+        return PlainLoop(case, network, arena)
+    if case.zero_stage == 1 and case.dtype == "bf16" and case.grad_accum_dtype == "fp32":
+        return Bf16Stage1(case, network, arena)
     makers = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
     return makers[case.zero_stage](case, network, arena)
 
@@ -35,7 +42,7 @@ def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
 def _allocator(case: TrainingCase) -> CachingAllocator:
     if case.device == CPU:
         return PlainAllocator()
-    return CachingAllocator(expandable_segments=case.expandable_segments)
+    return gpu_allocator(expandable_segments=case.expandable_segments)
 
 
 class TrainingRun:
@@ -46,9 +53,9 @@ class TrainingRun:
         self.arena = Arena(_allocator(case))
         self.network = build_network(case)
         self.engine = make_engine(case, self.network, self.arena)
-        self.workspaces: list[Buffer] = []
+        self.workspaces = Workspaces(self.arena, workspace_bytes(case.device))
         self.start_peak_bytes = 0
-        self.leaf: list[Buffer] = []
+        self.graph: list[Buffer] = []
 
     def play(self, *, steps: int | None = None) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
@@ -71,13 +78,12 @@ class TrainingRun:
 
     def _micro_batch(self, step: int, *, boundary: bool) -> None:
         arena, case = self.arena, self.case
-        self.leaf = []  # the graph of the last micro-batch goes with the last name for its loss
+        self.graph = []  # the graph of the last micro-batch goes with the last name for its loss
         ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
         self.engine.begin_micro_batch()
-        tape = Tape(arena, self.engine)
+        tape = Tape(arena, self.engine, self.workspaces)
         loss, kept = self._forward(tape)
         arena.end_phase(f"forward {step + 1}")
-        self._workspace(2)
         gradient = arena.new(4, "loss")
         tape.backward(loss, gradient)
         self.engine.end_backward(boundary=boundary)
@@ -85,13 +91,7 @@ class TrainingRun:
         arena.end_phase(f"backward {step + 1}")
 
     def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
-        self._workspace(1)
         forward = ForwardPass(self.case, self.network, tape, self.engine)
-        self.leaf = forward.leaf
+        self.graph = forward.graph
         hidden = forward.hidden_states()
-        return liger_loss(forward, hidden) if self.case.liger else stock_loss(forward, hidden)
-
-    def _workspace(self, threads: int) -> None:
-        """CuBLAS keeps one workspace per thread that multiplies: the main one and autograd's."""
-        while len(self.workspaces) < threads:
-            self.workspaces.append(self.arena.new(workspace_bytes(self.case.device), "cuBLAS workspace"))
+        return loss_of(forward, hidden)

@@ -41,16 +41,26 @@ Flags
   --info defaults       how the configuration came about
   --config-dir FOLDER   a folder of your own groups, for example FOLDER/experiment/mine.yaml
   --json                machine-readable result
-  --verbose             with the log of the workers
+{flags}
 
 Examples
 {examples}
 """
 
+_WORKER_FLAGS = "  --verbose             with the log of the workers"
+_FLAGS = {
+    "plan": """
+  --csv FILE.csv        every point with all its figures (--parquet FILE.parquet: the same for pandas)
+  --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)
+  --axes ACROSS,DOWN    the two overrides of the map where more vary; the best of the others is shown
+  --force               replace these files where they exist""".lstrip("\n")
+}
+
 _EXAMPLES = {
     "plan": """  llmsys plan experiment=quickstart
   llmsys plan model=llama3_1_8b hardware=rtx4090 method=qlora training.micro_batch=4
-  llmsys plan -m model=qwen2_5_7b hardware=h100 zero=stage2,stage3 hardware.gpus_per_node=2,4,8""",
+  llmsys plan -m model=qwen2_5_7b hardware=h100 zero=stage2,stage3 hardware.gpus_per_node=2,4,8
+  llmsys plan -m model=llama2_7b hardware=h100,l4 training.micro_batch=1,2,4,8 --plot map.png""",
     "train": """  llmsys train experiment=quickstart
   llmsys train experiment=quickstart debug=fast
   llmsys train data=alpaca data.train=rows.json model=local model.path=FOLDER steps=[train,export]""",
@@ -82,6 +92,7 @@ def hydra_verb(verb: str, summary: str) -> str:
             _entry(name, groups.options(name)) for name in groups.names() if groups.options(name)
         ),
         settings="\n".join(_entry(name, children) for name, children in settings.items()),
+        flags=_FLAGS.get(verb, _WORKER_FLAGS),
         examples=_EXAMPLES[verb],
     )
 

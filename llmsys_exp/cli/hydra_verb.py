@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from llmsys_exp.cli.options import Options, split_options, unknown_argument
+from llmsys_exp.cli.options import TABLE_FLAGS, Options, split_options, unknown_argument
 from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK, ConfigError, DoesNotFit, UserError
 
@@ -102,7 +102,7 @@ class _Flagged:
     ) -> None:
         self._verb, self._options, self._task, self._on_point = verb, options, task, on_point
         self._rest = list(rest)
-        self._args = _parse(rest, verb)
+        self._args = parse_flags(rest, verb)
         self._points: list[Point] = []
         self._failure: BaseException | None = None
         self._code = EXIT_OK
@@ -188,7 +188,8 @@ def _point_code(error: UserError, tree: Any) -> int:
     return EXIT_OK if skipped else error.exit_code
 
 
-def _parse(rest: Sequence[str], verb: str) -> Namespace:
+def parse_flags(rest: Sequence[str], verb: str) -> Namespace:
+    """Read the flags of Hydra's and the overrides beside them; refuse flags that nobody takes."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -196,7 +197,8 @@ def _parse(rest: Sequence[str], verb: str) -> Namespace:
     for text in rest:
         flag = text.partition("=")[0]
         if text.startswith("--") and not any(name.startswith(flag) for name in known):
-            raise unknown_argument(flag, [*known, "--json", "--verbose"], where=f"llmsys {verb}")
+            ours = ["--json", "--verbose", *(TABLE_FLAGS if verb == "plan" else ())]
+            raise unknown_argument(flag, [*known, *ours], where=f"llmsys {verb}")
     try:
         return parser.parse_intermixed_args(list(rest))
     except SystemExit:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
-from planner.network.build import adapted_names
+from planner.network.adapters import adapted_names
 
 CPU = "cpu"
 SETTING_OF = {

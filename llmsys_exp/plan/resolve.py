@@ -46,12 +46,32 @@ class Plan:
     verdict: planner.Verdict
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A configuration without `auto` and the job it stands for, not yet forecast."""
+
+    config: Config
+    choices: tuple[Choice, ...]
+    case: planner.TrainingCase
+    budget_bytes: int | None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What forecast and verdict depend on: points that share it need one forecast."""
+        return self.case, self.config.hardware.gpus_per_node, self.budget_bytes
+
+
 def resolve(config: Config) -> Plan:
-    """Choose every open setting.
+    """Choose every open setting and forecast the result.
 
     Raises:
         ConfigError: naming everything that contradicts or is unknown.
     """
+    return forecast_settled(settle(config))
+
+
+def settle(config: Config) -> Settled:
+    """Choose every open setting; raises as `resolve` does."""
     _check(config)
     config = deepcopy(config)
     choices: list[Choice] = []
@@ -64,11 +84,16 @@ def resolve(config: Config) -> Plan:
     chosen = choose(case, _open_settings(config), budget_bytes=budget)
     _record(config, chosen, choices, budget)
     settle_batch(config, chosen.case.micro_batch, choices, make=Choice)
-    case = planner_case(config, dtype=dtype)
+    return Settled(config, tuple(choices), planner_case(config, dtype=dtype), budget)
+
+
+def forecast_settled(settled: Settled) -> Plan:
+    """Forecast a settled job and compare it with its budget."""
+    case, config = settled.case, settled.config
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
-    limit = budget if budget is not None else forecast.peak_reserved_bytes
+    limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
-    return Plan(config, tuple(choices), forecast, verdict)
+    return Plan(config, settled.choices, forecast, verdict)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

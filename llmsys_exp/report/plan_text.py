@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
+from llmsys_exp.report.plan_rows import highest_phases
 
 if TYPE_CHECKING:
     from llmsys_exp.plan import Plan
@@ -70,7 +71,9 @@ def show_memory(console: Console, plan: Plan) -> None:
     console.table(rows, right=(1,))
     if forecast.phases:
         console.title("Peak of each phase, GiB")
-        console.table([[name, gib(size)] for name, size in _highest(forecast.phases).items()], right=(1,))
+        console.table(
+            [[name, gib(size)] for name, size in highest_phases(forecast.phases).items()], right=(1,)
+        )
     host = {name: size for name, size in forecast.host.items() if size}
     if host:
         console.title("Main memory of each node, GiB")
@@ -112,15 +115,6 @@ def show_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {show_value(item)}" for key, item in value.items()) + "}"
     return str(getattr(value, "name", value))
-
-
-def _highest(phases: Mapping[str, int]) -> dict[str, int]:
-    """Take the repetitions of a phase (`forward 1`, `forward 2`) together."""
-    highest: dict[str, int] = {}
-    for name, size in phases.items():
-        plain = name.rstrip(" 0123456789")
-        highest[plain] = max(size, highest.get(plain, 0))
-    return highest
 
 
 def _share(size: int, total: int) -> str:

@@ -10,19 +10,18 @@ from typing import Protocol
 from planner.memory.arena import Arena, Buffer
 from planner.network.forward import WeightHooks
 from planner.network.modules import Module, Network
+from planner.optimizers import Stepper
 from planner.tape.autograd import Parameter
 from planner.training_case import TrainingCase
 from planner.units import DTYPE_BYTES
 
 FP32 = 4
-STATES = "optimizer states"
 MASTER = "fp32 master weights"
 WEIGHTS = "weights"
 GRADIENTS = "gradients"
 BUCKETS = "communication buckets"
 STEP = "step temporaries"
 NORM_BYTES = 8  # zero/utils.py: get_norm_dtype is fp64; one gradient at a time
-MOMENTS = 2  # Adam keeps two values a weight
 
 
 class Engine(WeightHooks, Protocol):
@@ -57,22 +56,32 @@ class ReplicatedWeights:
     """Stages 0 to 2: every rank holds all weights, so nothing happens around modules."""
 
     shards_weights = False
+    keeps_inputs = False
 
     def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
         self.case, self.network, self.arena = case, network, arena
         self.itemsize = DTYPE_BYTES[case.dtype]
         self.trained = [p for p in network.parameters() if p.trainable]
         self.trained_numel = sum(p.numel for p in self.trained)
-        self.weights: dict[Parameter, Buffer] = {}
+        self.weights: dict[Parameter, list[Buffer]] = {}
+        self.stepper = Stepper(arena, case.optimizer)
 
     def load(self) -> None:
-        """Build the model on the GPU in its dtype."""
+        """Build the model on the GPU in its dtype; a quantised one is packed on its way there."""
         for parameter in self.network.parameters():
-            whole = self.arena.new(parameter.numel * self.itemsize, WEIGHTS) if parameter.quantized else None
-            self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
+            narrow = parameter.numel * self.itemsize
+            whole = self.arena.new(narrow, WEIGHTS) if parameter.quantized else None
+            self.weights[parameter] = [self.arena.new(n, WEIGHTS) for n in parameter.parts or (narrow,)]
             del whole
-        if self.network.head is None:  # the output layer has weights of its own until it is tied
-            scratch(self.arena, self.network.embedding.weight.stored_bytes, WEIGHTS)
+        if self.network.head is None and self.case.quantization is None:
+            scratch(self.arena, self.network.embedding.weight.stored_bytes, WEIGHTS)  # until it is tied
+        for parameter in self.network.parameters():
+            if not parameter.quantized and parameter.itemsize != self.itemsize:
+                self._store(parameter)  # fp32 adapters, `prepare_model_for_kbit_training`
+
+    def _store(self, parameter: Parameter) -> None:
+        """A new copy in the parameter's type; the old one goes."""
+        self.weights[parameter] = [self.arena.new(parameter.stored_bytes, WEIGHTS)]
 
     def before_forward(self, module: Module) -> None:
         """Nothing to fetch."""
@@ -94,8 +103,7 @@ class ReplicatedWeights:
         for parameter in self.network.parameters():
             if not parameter.quantized and parameter.itemsize != self.itemsize:
                 parameter.itemsize = self.itemsize
-                parameter.stored_bytes = parameter.numel * self.itemsize
-                self.weights[parameter] = self.arena.new(parameter.stored_bytes, WEIGHTS)
+                self._store(parameter)
 
 
 def replaced_head(network: Network) -> Parameter:

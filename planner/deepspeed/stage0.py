@@ -11,15 +11,15 @@ from planner.deepspeed.base import (
     FP32,
     GRADIENTS,
     MASTER,
-    MOMENTS,
-    STATES,
     STEP,
     WEIGHTS,
     ReplicatedWeights,
     scratch,
 )
-from planner.memory.arena import Buffer
+from planner.memory.arena import Arena, Buffer
+from planner.network.modules import Network
 from planner.tape.autograd import Parameter
+from planner.training_case import TrainingCase
 
 ALLREDUCE_BUCKET = 500_000_000  # engine.buffered_allreduce_fallback: elements_per_buffer
 
@@ -27,25 +27,49 @@ ALLREDUCE_BUCKET = 500_000_000  # engine.buffered_allreduce_fallback: elements_p
 class Stage0(ReplicatedWeights):
     """Weights, gradients and optimizer state replicated."""
 
-    def start(self) -> None:
-        """Flatten the trained weights, make the fp32 copy, and take one dummy step for the moments."""
-        self.cast_adapters()
+    def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
+        super().__init__(case, network, arena)
         self.gradients: dict[Parameter, Buffer] = {}
         self.states: list[Buffer] = []
         self.mixed = self.itemsize < FP32
+        self.fused = self.mixed and case.optimizer == "deepspeed_adamw"
+        # What the optimizer steps: one flat tensor, or each parameter.
+        self.stepped = [(self.trained_numel,)] if self.fused else [p.shape for p in self.trained]
+
+    def start(self) -> None:
+        """The fp32 copy, and one dummy step that makes the moments."""
+        self.cast_adapters()
         if not self.mixed or not self.trained:
             return
+        if self.fused:
+            self._flatten()
+        else:
+            for parameter in self.trained:
+                copy = self.arena.new(parameter.numel * self.itemsize, MASTER)
+                self.states.append(self.arena.new(parameter.numel * FP32, MASTER))
+                del copy
+        self._dummy_step()
+
+    def _flatten(self) -> None:
         new, numel = self.arena.new, self.trained_numel
         clones = [new(p.numel * self.itemsize, WEIGHTS) for p in self.trained]
         flat = new(numel * self.itemsize, WEIGHTS)
         del clones
         for parameter in self.trained:
-            self.weights[parameter] = flat  # now a view
+            self.weights[parameter] = [flat]  # now a view
         copy = new(numel * self.itemsize, MASTER)
         self.states.append(new(numel * FP32, MASTER))
         del copy
-        zeros = new(numel * FP32, GRADIENTS)
-        self.states += [new(numel * FP32, STATES) for _ in range(MOMENTS)]
+
+    def _dummy_step(self) -> None:
+        """`initialize_optimizer_states`: zero gradients, in both types where nothing is fused."""
+        new = self.arena.new
+        zeros = [] if self.fused else [new(p.numel * self.itemsize, GRADIENTS) for p in self.trained]
+        if self.fused:
+            zeros.append(new(self.trained_numel * FP32, GRADIENTS))
+        else:
+            zeros += [new(p.numel * FP32, GRADIENTS) for p in self.trained]
+        self.stepper.step(self.stepped)
         del zeros
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
@@ -66,21 +90,22 @@ class Stage0(ReplicatedWeights):
             scratch(self.arena, bucket * self.itemsize, BUCKETS)
 
     def step(self) -> None:
-        """fp32 gradients one by one, then flattened beside them, while the 16-bit ones still live."""
-        new, numel = self.arena.new, self.trained_numel
+        """Make the gradients fp32 and step; the fused wrapper flattens them too."""
         if not self.mixed:
-            if not self.states:
-                self.states += [new(p.numel * FP32, STATES) for p in self.trained for _ in range(MOMENTS)]
-            self._foreach_temporary(numel)
+            self.stepper.step(self.stepped)
             self.gradients.clear()
             return
-        wide = [new(p.numel * FP32, STEP) for p in self.trained]
-        flat = new(numel * FP32, STEP)
+        if not self.fused:  # get_weight_norm looks at each weight in fp32
+            for parameter in self.trained:
+                scratch(self.arena, parameter.numel * FP32)
+        wide = [self.arena.new(p.numel * FP32, STEP) for p in self.trained]
+        if self.fused:
+            flat = self.arena.new(self.trained_numel * FP32, STEP)
+            del wide
+            self.gradients.clear()
+            self.stepper.step(self.stepped)
+            del flat
+            return
+        self.stepper.step(self.stepped)
         del wide
         self.gradients.clear()
-        self._foreach_temporary(numel)
-        del flat
-
-    def _foreach_temporary(self, numel: int) -> None:
-        if self.case.optimizer == "torch_adamw":
-            scratch(self.arena, numel * FP32)

@@ -11,9 +11,7 @@ from planner.deepspeed.base import (
     FP32,
     GRADIENTS,
     MASTER,
-    MOMENTS,
     NORM_BYTES,
-    STATES,
     STEP,
     WEIGHTS,
     ReplicatedWeights,
@@ -37,6 +35,8 @@ class Stage12(ReplicatedWeights):
         self.flat_numel = self.part * world
         self.shards_gradients = case.zero_stage == 2
         self.offloads = case.offload_optimizer != "none"
+        # Stage 2 with fp32 accumulation adds into one flat part (`_build_compact_grad_partition_buffer`).
+        self.compact = self.shards_gradients and case.grad_accum_dtype == "fp32"
         self.mine = self._owned()
         self.owned_numel = sum(p.numel for p in self.mine)
         self.states: list[Buffer] = []
@@ -68,7 +68,7 @@ class Stage12(ReplicatedWeights):
         self.arena.empty_cache()
         flat = new(self.flat_numel * self.itemsize, WEIGHTS)
         for parameter in self.trained:
-            self.weights[parameter] = flat
+            self.weights[parameter] = [flat]
         copy = new(self.part * self.itemsize, MASTER)
         if self.offloads:
             del copy
@@ -119,6 +119,8 @@ class Stage12(ReplicatedWeights):
             return
         self.previous = []
         stream = REDUCE_STREAM if self.case.overlaps else 0
+        if self.compact and self.own_gradients is None and any(p in self.mine for p in self.in_bucket):
+            self.own_gradients = self.arena.new(self.part * FP32, GRADIENTS)
         if self._spans_ranks():
             copy = self.arena.new(self.bucket_elements * self.itemsize, BUCKETS, stream=stream)
             del copy
@@ -160,6 +162,9 @@ class Stage12(ReplicatedWeights):
         return self._offset_of
 
     def _copy_to_partition(self, parameter: Parameter) -> None:
+        if self.compact:
+            del self.gradients[parameter]
+            return
         if self.own_gradients is None:
             self.own_gradients = self.arena.new(self.owned_numel * self.itemsize, GRADIENTS)
         self.gradients[parameter] = self.own_gradients
@@ -183,7 +188,7 @@ class Stage12(ReplicatedWeights):
     def _keep_own(self, *, boundary: bool) -> None:
         """`grads_in_partition` moves to the accumulated gradients, and back at the boundary."""
         self.gradients.clear()
-        if self.case.grad_accum == 1 or not self.shards_gradients:
+        if self.case.grad_accum == 1 or not self.shards_gradients or self.compact:
             return
         own, self.own_gradients = self.own_gradients, None
         if own is not None and not self.accumulated:
@@ -195,15 +200,17 @@ class Stage12(ReplicatedWeights):
         """Flatten this rank's gradients, make them fp32, step, and let all of it go."""
         if self.offloads:
             return
-        scratch(self.arena, max((p.numel for p in self.mine), default=0) * NORM_BYTES)
+        for parameter in self.mine:
+            scratch(self.arena, parameter.numel * NORM_BYTES)
+        if self.compact:  # flat and fp32 already
+            self.stepper.step([(self.part,)])
+            self.own_gradients = None
+            return
         wide = self.arena.new(self.part * self.itemsize, STEP)  # flattened
         if self.itemsize < FP32:
             flat, wide = wide, self.arena.new(self.part * FP32, STEP)
             del flat
         self.gradients.clear()
         self.own_gradients = None
-        if len(self.states) == 1:
-            self.states += [self.arena.new(self.part * FP32, STATES) for _ in range(MOMENTS)]
-        if self.case.optimizer == "torch_adamw":
-            scratch(self.arena, self.part * FP32)
+        self.stepper.step([(self.part,)])
         del wide

@@ -10,9 +10,7 @@ from planner.deepspeed.base import (
     FP32,
     GRADIENTS,
     MASTER,
-    MOMENTS,
     NORM_BYTES,
-    STATES,
     STEP,
     WEIGHTS,
     replaced_head,
@@ -21,6 +19,7 @@ from planner.deepspeed.base import (
 from planner.deepspeed.coordinator import Coordinator
 from planner.memory.arena import MAIN_STREAM, REDUCE_STREAM, Arena, Buffer
 from planner.network.modules import Module, Network
+from planner.optimizers import Stepper
 from planner.tape.autograd import Parameter
 from planner.training_case import TrainingCase
 from planner.units import DTYPE_BYTES, ceil_div
@@ -33,7 +32,9 @@ class Stage3:
 
     def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
         self.case, self.network, self.arena = case, network, arena
+        self.keeps_inputs = case.zero.memory_efficient_linear
         self.itemsize = DTYPE_BYTES[case.dtype]
+        self.gradient_itemsize = DTYPE_BYTES[case.grad_accum_dtype or case.dtype]
         self.coordinator = Coordinator(arena, case.zero, case.world_size)
         self.trained = [p for p in network.parameters() if p.trainable]
         self.shard_numel = sum(self._shard(p) for p in self.trained)
@@ -41,6 +42,8 @@ class Stage3:
         self.states: list[Buffer] = []
         self.bucket: Buffer | None = None  # permanent
         self.sub_groups = self._sub_groups()
+        split = case.offload_optimizer == "cpu" and case.zero.offload_ratio < 1
+        self.stepper = Stepper(arena, "torch_adamw" if split else case.optimizer)
         self.in_bucket: dict[Parameter, Buffer] = {}
         self.bucket_elements = 0
 
@@ -83,13 +86,26 @@ class Stage3:
             self._make_master_weights()
             # initialize_optimizer_states: zero gradients of the largest sub-group; moments come lazily
             scratch(self.arena, max(self.sub_groups, default=0) * FP32)
+        else:
+            self._keep_on_gpu()
         bucket = self.case.zero.reduce_bucket_size * self.itemsize
         if self.case.zero.contiguous_gradients:
             self.bucket = new(bucket, BUCKETS)
         if on_gpu:
-            self.states.append(new(self.shard_numel * self.itemsize, GRADIENTS))
-        self.moments_made = not on_gpu
+            self.states.append(new(self.shard_numel * self.gradient_itemsize, GRADIENTS))
         self._make_hooks()
+
+    def _keep_on_gpu(self) -> None:
+        """`offload_optimizer.ratio` below 1: the first sub-groups keep weights and gradients in fp32 here."""
+        for numel in self.sub_groups[: self._kept_groups]:
+            self.states += [self.arena.new(numel * FP32, what) for what in (MASTER, GRADIENTS)]
+
+    @property
+    def _kept_groups(self) -> int:
+        """Sub-groups on the GPU while others are offloaded (`subgroup_to_device`)."""
+        if self.case.offload_optimizer != "cpu":
+            return 0
+        return int((1 - self.case.zero.offload_ratio) * len(self.sub_groups))
 
     def _collect(self) -> None:
         self.shards = {p: self.shards[p] for p in self.network.parameters() if p in self.shards}
@@ -167,7 +183,10 @@ class Stage3:
         stream = REDUCE_STREAM if self.case.overlaps else MAIN_STREAM
         copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
         self._offload_gradients()
-        del copy
+        widened: list[Buffer] = []
+        if self.gradient_itemsize != self.itemsize:
+            widened = [self.arena.new(self._shard(p) * self.gradient_itemsize, BUCKETS) for p in parameters]
+        del widened, copy
         self.in_bucket.clear()
         self.bucket_elements = 0
 
@@ -192,18 +211,16 @@ class Stage3:
         """Each sub-group: flatten its gradient shards, make them fp32, step."""
         self.coordinator.release_all()
         if self.case.offload_optimizer == "none":
-            for numel in self.sub_groups:
-                self._step_sub_group(numel)
-        self.moments_made = True
+            for number, numel in enumerate(self.sub_groups):
+                self._step_sub_group(number, numel)
+        for number in range(self._kept_groups):  # by torch's AdamW; its gradients are at hand
+            self.stepper.step([(self.sub_groups[number],)], first=number)
         self.coordinator.gather_persistent(self.network.parameters())
 
-    def _step_sub_group(self, numel: int) -> None:
-        new = self.arena.new
-        flat = new(numel * self.itemsize, STEP)
-        wide = new(numel * FP32, STEP)
-        del flat
-        if not self.moments_made:
-            self.states += [new(numel * FP32, STATES) for _ in range(MOMENTS)]
-        if self.case.optimizer == "torch_adamw":
-            scratch(self.arena, numel * FP32)
+    def _step_sub_group(self, number: int, numel: int) -> None:
+        wide = self.arena.new(numel * self.gradient_itemsize, STEP)
+        if self.gradient_itemsize < FP32:
+            flat, wide = wide, self.arena.new(numel * FP32, STEP)
+            del flat
+        self.stepper.step([(numel,)], first=number)
         del wide

@@ -2,40 +2,71 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from planner.architecture.spec import Architecture, Rotary
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
 from planner.network.modules import Layer
+from planner.network.latent import efficient_attention, latent_projections
+from planner.network.rotary import rotate
+from planner.network.views import split
 from planner.tables import CPU
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tensor
 
 FP32 = 4
-OUTPUT_NAMES = ("o_proj", "out_proj", "attn.c_proj")
 
 
-def attention_mask(forward: Forward) -> Buffer | None:
-    """A 4-D mask: always with eager attention, with sdpa only for padded batches."""
-    case = forward.case
-    if case.attention == "flash_attention_2" or (case.attention == "sdpa" and not case.padded):
-        return None
-    rows = case.micro_batch if case.padded else 1
-    itemsize = forward.itemsize if case.attention == "eager" else 1
-    return forward.tape.arena.new(rows * case.seq_len**2 * itemsize, "attention mask")
+@dataclass(frozen=True)
+class Masks:
+    """4-D masks of one forward pass: for blocks that see all that came before, and for those with a window."""
+
+    full: Buffer | None = None
+    windowed: Buffer | None = None
+
+
+def attention_masks(forward: Forward) -> Masks:
+    """Always with eager attention; with sdpa for padded or packed batches, and where a window is exceeded.
+
+    Source: transformers 5.23 `masking_utils.py: _ignore_causal_mask_sdpa`.
+    """
+    case, arch = forward.case, forward.arch
+    if case.attention == "flash_attention_2":
+        return Masks()
+    rows = case.micro_batch if case.masked else 1
+    eager = case.attention == "eager"
+    nbytes = rows * case.seq_len**2 * (forward.itemsize if eager else 1)
+    needed = eager or case.masked or arch.always_masked
+    narrow = arch.sliding_window is not None and case.seq_len >= arch.sliding_window
+    windows, everywhere = bool(arch.windowed_layers), len(arch.windowed_layers) == arch.layers
+    new = forward.tape.arena.new
+    return Masks(
+        full=new(nbytes, "attention mask") if needed and not everywhere else None,
+        windowed=new(nbytes, "attention mask") if windows and (needed or narrow) else None,
+    )
+
+
+def _mask(forward: Forward, layer: Layer) -> Buffer | None:
+    masks = forward.masks
+    return masks.windowed if layer.index in forward.arch.windowed_layers else masks.full
 
 
 def attention(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     """Projections, rotary embedding, attention, output projection."""
-    q, k, v = _queries_keys_values(forward, layer, x)
+    arch = forward.arch
+    if arch.latent is not None:
+        q, k, v = latent_projections(forward, layer, x)
+    else:
+        q, k, v = _queries_keys_values(forward, layer, x)
+        if "q_norm" in layer.norms:
+            q, k = forward.norm(layer.norms["q_norm"], q), forward.norm(layer.norms["k_norm"], k)
+        q, k = rotate(forward, layer, q, k)
     del x
-    if forward.arch.qk_norm:
-        q, k = forward.norm(layer.norms["q_norm"], q), forward.norm(layer.norms["k_norm"], k)
-    if not forward.arch.learned_positions:
-        q, k = _rotate(forward, q), _rotate(forward, k)
     core = _eager if forward.case.attention == "eager" else _fused
-    out = core(forward, q, k, v)
+    out = core(forward, _mask(forward, layer), q, k, v)
     del q, k, v
-    name = next(n for n in OUTPUT_NAMES if n in layer.linears)
-    return forward.linear(layer.linears[name], out)
+    return forward.linear(layer.linears[arch.out_name], out)
 
 
 def _queries_keys_values(forward: Forward, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,93 +76,118 @@ def _queries_keys_values(forward: Forward, layer: Layer, x: Tensor) -> tuple[Ten
         return q, k, v
     fused = forward.linear(linears[arch.fused_qkv], x)
     q, k, v = split(forward, fused, (arch.q_width, arch.kv_width, arch.kv_width))
+    del fused
+    if arch.copied_keys:
+        k, v = (ops.rearrange(forward.tape, t, numel=t.numel) for t in (k, v))
+    if arch.spread_keys:
+        q, k, v = (ops.rearrange(forward.tape, t, numel=q.numel) for t in (q, k, v))
     return q, k, v
 
 
-def split(forward: Forward, fused: Tensor, widths: tuple[int, ...]) -> list[Tensor]:
-    """Views into one buffer; their gradients are put together into one of the full width."""
-    parts = [Tensor(fused.buffer, forward.tokens * w, fused.itemsize) for w in widths]
-    new, total = forward.tape.arena.new, fused.nbytes
-
-    def rule(_gradient: Buffer) -> Gradients:
-        return [new(total, ops.ACTIVATION_GRADIENTS)]
-
-    if forward.tape.recording and fused.needs_grad:
-        for part in parts:
-            forward.tape.attach(part, rule, [fused])
-    return parts
-
-
-def _rotate(forward: Forward, x: Tensor) -> Tensor:
-    """X * cos + rotate_half(x) * sin: cos and sin are saved, the input is not."""
-    tape = forward.tape
-    straight = ops.scale(tape, x)
-    half = ops.elementwise(tape, [x])
-    turned = ops.scale(tape, half)
-    del half
-    return ops.add(tape, straight, turned)
-
-
-def _fused(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _fused(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     arch, tape, tokens = forward.arch, forward.tape, forward.tokens
-    if forward.mask is not None:  # grouped heads are only passed on as they are without a mask
-        k, v = _repeat(forward, k), _repeat(forward, v)
-    elif _needs_math_kernel(forward):
-        return _math(forward, q, _repeat(forward, k), _repeat(forward, v))
-    bias = _bias(forward)
+    if _needs_math_kernel(forward, mask):
+        return _math(forward, mask, q, k, v)
+    if mask is not None:  # grouped heads are only passed on as they are without a mask
+        repeat = _repeated_view if arch.kv_heads == 1 else _repeat
+        k, v = repeat(forward, k), repeat(forward, v)
+    bias = _bias(forward, mask)
+    if arch.latent is not None:
+        return efficient_attention(forward, bias, q, k, v)
     out = ops.scaled_dot_product(tape, q, k, v, heads=arch.heads, tokens=tokens, bias=bias)
     del q, k, v
     # The output is laid out as q is; after a torch.cat that is not the layout that is wanted next.
-    return ops.elementwise(tape, [out]) if arch.concatenated_rotary else out
+    copies = arch.rotary is Rotary.partial and bias is None and out.itemsize < FP32
+    return ops.elementwise(tape, [out]) if copies else out
 
 
-def _needs_math_kernel(forward: Forward) -> bool:
-    """On CUDA no fused kernel takes grouped heads in fp32 (torch `sdp_utils.cpp`)."""
-    grouped = forward.arch.kv_heads != forward.arch.heads
-    return grouped and forward.itemsize == FP32 and forward.case.device != CPU
+def _grouped(arch: Architecture) -> bool:
+    """Whether attention itself sees fewer keys than queries."""
+    return arch.kv_heads != arch.heads and not arch.spread_keys
 
 
-def _bias(forward: Forward) -> Buffer | None:
+def _needs_math_kernel(forward: Forward, mask: Buffer | None) -> bool:
+    """On CUDA no fused kernel takes grouped heads in fp32, or without being told (torch `sdp_utils.cpp`).
+
+    `integrations/sdpa_attention.py` tells, or repeats the keys where there is a mask; Falcon does neither.
+    """
+    if forward.case.device == CPU or not _grouped(forward.arch):
+        return False
+    return forward.arch.copied_keys or (mask is None and forward.itemsize == FP32)
+
+
+def _bias(forward: Forward, mask: Buffer | None) -> Buffer | None:
     """A boolean mask becomes a bias in the type of q, made and saved anew in each layer."""
-    if forward.mask is None:
+    if mask is None:
         return None
     nbytes = forward.case.micro_batch * forward.case.seq_len**2 * forward.itemsize
     return forward.tape.arena.new(nbytes, "attention mask")
 
 
-def _math(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`_scaled_dot_product_attention_math`: the whole matrix of scores."""
+def _math(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`_scaled_dot_product_attention_math` (torch 2.13 `transformers/attention.cpp`): all scores, in fp32.
+
+    Each product copies its operands, since batches of heads do not lie evenly.
+    """
     tape, arch = forward.tape, forward.arch
-    scores = arch.heads * forward.tokens * forward.case.seq_len
-    weights = ops.matmul(tape, ops.scale(tape, q), ops.scale(tape, k), numel=scores)
-    del q, k
-    weights = ops.saves_output(tape, weights)
-    return ops.matmul(tape, weights, v, numel=forward.tokens * arch.q_width)
+    tokens, itemsize = forward.tokens, q.itemsize
+    if not arch.copied_keys:  # told of the groups, it repeats keys and values first
+        k, v = _repeat(forward, k), _repeat(forward, v)
+    q, k, v = (ops.cast(tape, t, FP32) for t in (q, k, v))
+    bias = tape.arena.new(forward.case.seq_len**2 * FP32, "attention mask") if mask is None else None
+    q, k = _copied(forward, ops.scale(tape, q)), _copied(forward, ops.scale(tape, k))
+    weights = ops.matmul(tape, q, k, numel=arch.heads * tokens * forward.case.seq_len)
+    del q, k, bias
+    weights = ops.dropout(tape, ops.saves_output(tape, weights), arch.attention_dropout)
+    out = ops.matmul(tape, weights, _copied(forward, v), numel=tokens * arch.q_width)
+    del weights, v
+    return _copied(forward, ops.cast(tape, out, itemsize))  # heads move behind positions
+
+
+def _copied(forward: Forward, x: Tensor) -> Tensor:
+    """A copy with as many heads as queries have."""
+    return ops.rearrange(forward.tape, x, numel=forward.tokens * forward.arch.q_width)
 
 
 def _repeat(forward: Forward, x: Tensor) -> Tensor:
     """`repeat_kv`: keys or values once per query head."""
     arch = forward.arch
-    if arch.kv_heads == arch.heads:
-        return x
-    return ops.rearrange(forward.tape, x, numel=forward.tokens * arch.q_width)
+    return _copied(forward, x) if _grouped(arch) else x
 
 
-def _eager(forward: Forward, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _repeated_view(forward: Forward, x: Tensor) -> Tensor:
+    """A single head is repeated without a copy; the gradients of all repetitions are then summed."""
+    out = Tensor(x.buffer, forward.tokens * forward.arch.q_width, x.itemsize)
+    if forward.tape.recording and x.needs_grad:
+        nbytes, new = x.nbytes, forward.tape.arena.new
+        forward.tape.attach(out, lambda _: [new(nbytes, ops.ACTIVATION_GRADIENTS)], [x])
+    return out
+
+
+def _own(forward: Forward, x: Tensor) -> Tensor:
+    """A part of a fused projection is copied before it is multiplied: batches of it do not lie evenly."""
+    shared = x.buffer.nbytes > x.nbytes
+    return ops.rearrange(forward.tape, x, numel=x.numel) if shared else x
+
+
+def _eager(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tape, arch = forward.tape, forward.arch
     scores = arch.heads * forward.tokens * forward.case.seq_len
     k, v = _repeat(forward, k), _repeat(forward, v)
-    weights = ops.scale(tape, ops.matmul(tape, q, k, numel=scores))
+    q, k, v = (_own(forward, t) for t in (q, k, v))
+    weights = ops.matmul(tape, q, k, numel=scores)
+    if not arch.copied_keys:  # Falcon divides in place
+        weights = ops.scale(tape, weights)
     del q, k
     if arch.attention_softcap:
         weights = ops.scale(tape, ops.saves_output(tape, ops.scale(tape, weights)))
-    if forward.mask is not None:
+    if mask is not None:
         weights = ops.elementwise(tape, [weights])
-    if arch.model_type == "gpt2":  # softmax in the type of the scores
+    if arch.narrow_softmax:
         weights = ops.saves_output(tape, weights)
     else:
         weights = ops.cast(tape, ops.saves_output(tape, weights, itemsize=4), forward.itemsize)
     weights = ops.dropout(tape, weights, arch.attention_dropout)
-    out = ops.matmul(tape, weights, v, numel=forward.tokens * arch.q_width)
+    out = ops.matmul(tape, weights, v, numel=v.numel)
     del weights, v
     return ops.elementwise(tape, [out])  # transpose(1, 2).contiguous()

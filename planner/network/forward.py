@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
 from planner.network.modules import Module
 from planner.tape.autograd import Tape, Tensor
 from planner.training_case import TrainingCase
+
+if TYPE_CHECKING:
+    from planner.network.attention import Masks
 
 Body = Callable[[Tensor], Tensor]
 
@@ -18,6 +21,8 @@ class WeightHooks(Protocol):
     """DeepSpeed's hooks around each module with parameters (stage 3)."""
 
     shards_weights: bool
+    keeps_inputs: bool
+    """Linear layers keep their input although their weight is frozen (DeepSpeed's own function)."""
 
     def before_forward(self, module: Module) -> None:
         """Make the module's weights whole."""
@@ -36,6 +41,14 @@ class WeightHooks(Protocol):
         ...
 
 
+class KeptInput(Protocol):
+    """The input of a checkpointed block."""
+
+    def to_host(self) -> None:
+        """Leave the GPU until it is needed again."""
+        ...
+
+
 class Forward(Protocol):
     """The forward pass, as its parts see it."""
 
@@ -44,10 +57,17 @@ class Forward(Protocol):
     tape: Tape
     tokens: int
     itemsize: int
-    mask: Buffer | None
+    masks: Masks
+    rotary: tuple[Buffer, ...]
+    kept_inputs: list[KeptInput]
+    """Inputs of checkpointed blocks that are still on the GPU."""
 
     def linear(self, module: Module, x: Tensor) -> Tensor:
         """A linear layer with its adapter."""
+        ...
+
+    def plain_linear(self, module: Module, x: Tensor) -> Tensor:
+        """A linear layer without its adapter."""
         ...
 
     def norm(self, module: Module, x: Tensor) -> Tensor:

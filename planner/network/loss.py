@@ -21,8 +21,6 @@ def stock_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
     """
     tape = forward.tape
     logits = _logits(forward, hidden)
-    if forward.arch.logit_softcap:
-        logits = ops.scale(tape, ops.saves_output(tape, ops.scale(tape, logits)))
     wide = ops.cast(tape, logits, 4)
     kept = [logits] if forward.case.outputs_kept else []
     log_probabilities = ops.saves_output(tape, wide)
@@ -33,14 +31,48 @@ def stock_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
     return loss, kept
 
 
+def chunked_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """DeepSpeed 0.19.8 `runtime/chunked_cross_entropy.py`: no fp32 logits.
+
+    On CUDA its kernel saves the logits and one number a token, and backward writes a gradient of the
+    logits' own type.
+    """
+    tape = forward.tape
+    logits = _logits(forward, hidden)
+    kept = [logits] if forward.case.outputs_kept else []
+    statistics = tape.arena.new(forward.tokens * 4, "activations")
+    nbytes, loss = logits.nbytes, tape.tensor(1, 4)
+    saves = (logits.buffer, statistics)
+    new = tape.arena.new
+    tape.attach(loss, lambda _: [new(nbytes, ops.ACTIVATION_GRADIENTS)], [logits], saves=saves)
+    return loss, kept
+
+
+def loss_of(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The loss that the case asks for, and what the caller's `outputs` object keeps alive."""
+    case = forward.case
+    if case.fuses("fused_linear_cross_entropy"):
+        return liger_loss(forward, hidden)
+    return chunked_loss(forward, hidden) if case.loss == "chunked" else stock_loss(forward, hidden)
+
+
 def _logits(forward: ForwardPass, hidden: Tensor) -> Tensor:
-    module = forward.network.output
-    keeps = forward.hooks.shards_weights
-    return forward.call(
+    module, tape = forward.network.output, forward.tape
+    keeps = forward.hooks.keeps_inputs
+    logits = forward.call(
         module,
         hidden,
-        lambda x: ops.linear(forward.tape, x, module.weight, rows=forward.tokens, keeps_input=keeps),
+        lambda x: ops.linear(
+            tape, x, module.weight, rows=forward.tokens, bias=module.bias, keeps_input=keeps
+        ),
     )
+    if forward.arch.scaled_logits:
+        logits = ops.scale(tape, logits)
+    if forward.arch.logit_softcap:  # one name throughout: each step lets the one before it go
+        logits = ops.scale(tape, logits)
+        logits = ops.saves_output(tape, logits)
+        logits = ops.scale(tape, logits)
+    return logits
 
 
 def liger_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -5,12 +5,16 @@ Local names live as long as in the original code, so that what is alive at each 
 
 from __future__ import annotations
 
-from planner.architecture.spec import Architecture, Norm
+from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
-from planner.network.attention import attention, attention_mask
-from planner.network.feed_forward import feed_forward
-from planner.network.forward import Body, WeightHooks
+from planner.network.adapters import adapted
+from planner.network.attention import Masks, attention_masks
+from planner.network.block import block
+from planner.network.checkpoint import checkpointed
+from planner.network.forward import Body, KeptInput, WeightHooks
 from planner.network.modules import Layer, Module, Network
+from planner.network.norms import normalise
+from planner.network.rotary import rotary_tables
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tape, Tensor
 from planner.training_case import TrainingCase
@@ -30,19 +34,25 @@ class ForwardPass:
         self.arch: Architecture = case.architecture
         self.tokens = case.tokens
         self.itemsize = network.embedding.weight.itemsize
-        self.inputs_need_grad = case.gradient_checkpointing
-        self.leaf: list[Buffer] = []  # the embedding's output and its gradient, where it is a leaf
-        self.mask: Buffer | None = None
+        self.checkpoints = case.gradient_checkpointing
+        self.graph: list[Buffer] = []  # lives until the last name for the loss goes
+        self.kept_inputs: list[KeptInput] = []
+        self.masks = Masks()
+        self.rotary: tuple[Buffer, ...] = ()
 
     def hidden_states(self) -> Tensor:
         """From token ids to the last layer's output."""
         x = self._embed()
-        self.mask = attention_mask(self)
-        rotary = None if self.arch.learned_positions else self._rotary_tables()
+        self.masks = attention_masks(self)
+        self.rotary = rotary_tables(self)
         for layer in self.network.layers:
-            x = self._checkpointed(layer, x) if self.case.gradient_checkpointing else self.block(layer, x)
-        del rotary
+            x = checkpointed(self, layer, x, self._block) if self.checkpoints else self._block(layer, x)
+        if not self.checkpoints:  # a checkpoint keeps the arguments of its block
+            self.masks, self.rotary = Masks(), ()
         return self.norm(self.network.final_norm, x)
+
+    def _block(self, layer: Layer, x: Tensor) -> Tensor:
+        return block(self, layer, x)
 
     def call(self, module: Module, x: Tensor, body: Body) -> Tensor:
         """Run one leaf module with DeepSpeed's hooks around it."""
@@ -56,25 +66,21 @@ class ForwardPass:
         return ops.signal(tape, out, lambda: hooks.before_backward(module))
 
     def linear(self, module: Module, x: Tensor) -> Tensor:
-        """A linear layer and, where it has one, its adapter (peft `lora/layer.py: Linear.forward`)."""
-        result = self._plain_linear(module, x)
-        if module.lora_a is None or module.lora_b is None:
-            return result
-        lora = self.case.lora
-        assert lora is not None
-        narrow = ops.cast(self.tape, x, module.lora_a.weight.itemsize)
-        dropped = ops.dropout(self.tape, narrow, lora.dropout)
-        low = self._plain_linear(module.lora_a, dropped)
-        update = ops.scale(self.tape, self._plain_linear(module.lora_b, low))
-        del narrow, dropped, low
-        return ops.add(self.tape, result, update)
+        """A linear layer and, where it has one, its adapter."""
+        result = self.plain_linear(module, x)
+        return result if module.lora_a is None else adapted(self, module, x, result)
 
-    def _plain_linear(self, module: Module, x: Tensor) -> Tensor:
+    def plain_linear(self, module: Module, x: Tensor) -> Tensor:
+        """A linear layer without its adapter."""
         rows = self._rows(x, module)
         if module.weight.quantized:
             eight = self.case.quantization is not None and self.case.quantization.bits == EIGHT_BITS
-            return ops.quantized_linear(self.tape, x, module.weight, rows=rows, saves_input=eight)
-        keeps = self.hooks.shards_weights
+            if eight and (x.needs_grad or self.checkpoints) and not self.tape.recomputes:
+                # MatMul8bitLt keeps its input as an attribute: no hook of a checkpoint sees it, and it
+                # lives as long as the graph does.
+                self.graph.append(x.buffer)
+            return ops.quantized_linear(self.tape, x, module.weight, rows=rows)
+        keeps = self.hooks.keeps_inputs
 
         def body(inner: Tensor) -> Tensor:
             return ops.linear(self.tape, inner, module.weight, rows=rows, bias=module.bias, keeps_input=keeps)
@@ -87,46 +93,7 @@ class ForwardPass:
 
     def norm(self, module: Module, x: Tensor) -> Tensor:
         """RMSNorm or LayerNorm with its hooks."""
-        return self.call(module, x, lambda inner: self._norm_body(module, inner))
-
-    def _norm_body(self, module: Module, x: Tensor) -> Tensor:
-        tape, style = self.tape, self.arch.norm
-        trained = tuple(p for p in module.own() if p.trainable)
-        if style is Norm.layer or (self.case.liger and style is Norm.rms):
-            return ops.elementwise(tape, [x], saves=(x.buffer,), trained=trained)
-        wide = ops.cast(tape, x, 4)
-        squared = ops.elementwise(tape, [wide], saves=(wide.buffer,), temporaries=2)
-        del squared
-        normed = ops.elementwise(tape, [wide], saves=(wide.buffer,), temporaries=1)
-        del wide
-        if style is Norm.rms_fp32:
-            saves = (normed.buffer,) if trained else ()
-            scaled = ops.elementwise(tape, [normed], saves=saves, temporaries=len(trained), trained=trained)
-            del normed
-            return ops.cast(tape, scaled, x.itemsize)
-        narrow = ops.cast(tape, normed, x.itemsize)
-        del normed
-        saves = (narrow.buffer,) if trained else ()
-        return ops.elementwise(tape, [narrow], saves=saves, temporaries=len(trained), trained=trained)
-
-    def block(self, layer: Layer, x: Tensor) -> Tensor:
-        """One transformer block."""
-        arch = self.arch
-        residual = x
-        x = self.norm(layer.norms["input_layernorm"], x)
-        x = attention(self, layer, x)
-        if arch.sandwich_norms:
-            x = self.norm(layer.norms["post_attention_layernorm"], x)
-        x = ops.dropout(self.tape, x, arch.hidden_dropout)
-        x = ops.add(self.tape, residual, x)
-        residual = x
-        second = "pre_feedforward_layernorm" if arch.sandwich_norms else "post_attention_layernorm"
-        x = self.norm(layer.norms[second], x)
-        x = feed_forward(self, layer, x)
-        if arch.sandwich_norms:
-            x = self.norm(layer.norms["post_feedforward_layernorm"], x)
-        x = ops.dropout(self.tape, x, arch.hidden_dropout)
-        return ops.add(self.tape, residual, x)
+        return self.call(module, x, lambda inner: normalise(self, module, inner))
 
     def _embed(self) -> Tensor:
         tape, network = self.tape, self.network
@@ -134,9 +101,11 @@ class ForwardPass:
         x = self.call(
             network.embedding, tape.tensor(0, 1), lambda _: ops.embedding(tape, weight, self.tokens)
         )
-        if self.inputs_need_grad and not x.needs_grad:
+        if self.arch.scaled_embedding:  # within the embedding's module
+            x = ops.scale(tape, x)
+        if self.checkpoints and not x.needs_grad:
             x = self._leaf(x)
-        if self.arch.scaled_embedding:
+        if self.arch.scaled_inputs:
             x = ops.scale(tape, x)
         if network.positions is not None:
             position = network.positions.weight
@@ -148,60 +117,17 @@ class ForwardPass:
             x = ops.elementwise(tape, [x])
             if position.trainable:
                 x = ops.add(tape, x, y)
-        x = ops.dropout(tape, x, self.arch.hidden_dropout if self.arch.model_type == "gpt2" else 0.0)
+        if network.embedding_norm is not None:
+            x = self.norm(network.embedding_norm, x)
+        x = ops.dropout(tape, x, self.arch.embedding_dropout)
         return x
 
     def _leaf(self, x: Tensor) -> Tensor:
         """A tensor that nothing trained leads to, made to need a gradient: both stay with the graph."""
-        self.leaf.append(x.buffer)
+        self.graph.append(x.buffer)
 
         def keep(gradient: Buffer) -> Gradients:
-            self.leaf.append(gradient)
+            self.graph.append(gradient)
             return []
 
         return self.tape.attach(x.view(), keep, [])
-
-    def _rotary_tables(self) -> tuple[Buffer, Buffer]:
-        nbytes = self.case.seq_len * self.arch.head_dim * self.itemsize
-        new = self.tape.arena.new
-        return new(nbytes, "activations"), new(nbytes, "activations")
-
-    def _checkpointed(self, layer: Layer, x: Tensor) -> Tensor:
-        """Keep the input only; on the way back, run the block again and then its backward pass."""
-        tape = self.tape
-        was_recording, tape.recording = tape.recording, False
-        out = self.block(layer, x.detached())
-        tape.recording = was_recording
-        wants_grad = x.needs_grad
-        trained = any(p.trainable for m in layer.modules() for p in m.all())
-        if not (was_recording and (wants_grad or trained)):
-            return out
-        kept = x.detached()
-
-        def rule(gradient: Buffer) -> Gradients:
-            return [self._recompute(layer, kept, gradient, wants_grad=wants_grad)]
-
-        return tape.attach(out, rule, [x])
-
-    def _recompute(self, layer: Layer, x: Tensor, gradient: Buffer, *, wants_grad: bool) -> Buffer | None:
-        inner = Tape(self.tape.arena, self.tape.sink)
-        outer, self.tape = self.tape, inner
-        result: list[Buffer] = []
-        start = x.view()
-        if wants_grad:
-
-            def keep(arrived: Buffer) -> Gradients:
-                result.append(arrived)
-                return []
-
-            inner.attach(start, keep, [])
-        out = self.block(layer, start)
-        del start
-        loss = out.detached()
-        loss.node = out.node
-        del out
-        loss.buffer = gradient  # the recomputed output itself is not needed
-        inner.backward(loss, gradient)
-        self.tape = outer
-        return result[0] if result else None
-

@@ -19,26 +19,37 @@ BackwardRule = Callable[[Buffer], Gradients]
 class Parameter:
     """A weight: its shape, whether it is trained, and the bytes of one stored element.
 
-    `stored_bytes` differs from numel x itemsize for quantised weights; `itemsize` is the type it is
+    `parts` are the bytes of the tensors that store a quantised weight; `itemsize` is the type it is
     computed with.
     """
 
-    __slots__ = ("itemsize", "name", "numel", "shape", "stored_bytes", "trainable")
+    __slots__ = ("itemsize", "name", "numel", "parts", "shape", "trainable")
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], *, trainable: bool, itemsize: int, stored_bytes: int = 0
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        trainable: bool,
+        itemsize: int,
+        parts: tuple[int, ...] = (),
     ) -> None:
         self.name, self.shape, self.trainable, self.itemsize = name, shape, trainable, itemsize
         numel = 1
         for size in shape:
             numel *= size
         self.numel = numel
-        self.stored_bytes = stored_bytes or numel * itemsize
+        self.parts = parts
 
     @property
     def quantized(self) -> bool:
         """Whether it is stored in fewer bits than it is computed with."""
-        return self.stored_bytes != self.numel * self.itemsize
+        return bool(self.parts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes at rest."""
+        return sum(self.parts) or self.numel * self.itemsize
 
 
 class Node:
@@ -93,11 +104,36 @@ class GradientSink(Protocol):
         ...
 
 
-class Tape:
-    """Records nodes in the order of the forward pass and runs them backwards."""
+class Workspaces:
+    """CuBLAS takes a workspace at the first product of a thread and keeps it.
 
-    def __init__(self, arena: Arena, sink: GradientSink) -> None:
-        self.arena, self.sink = arena, sink
+    Forward runs in the main thread; backward, recomputation included, in autograd's.
+    """
+
+    def __init__(self, arena: Arena, nbytes: int) -> None:
+        self._arena, self._nbytes = arena, nbytes
+        self._held: dict[bool, Buffer] = {}
+
+    def use(self, *, backward: bool) -> None:
+        """A matrix product runs."""
+        if backward not in self._held:
+            self._held[backward] = self._arena.new(self._nbytes, "cuBLAS workspace")
+
+
+class Tape:
+    """Records nodes in the order of the forward pass and runs them backwards.
+
+    Args:
+        arena: where tensors live.
+        sink: takes the gradients of parameters.
+        workspaces: of the matrix products.
+        recomputes: the forward pass belongs to a backward pass that makes a block again.
+    """
+
+    def __init__(
+        self, arena: Arena, sink: GradientSink, workspaces: Workspaces, *, recomputes: bool = False
+    ) -> None:
+        self.arena, self.sink, self.workspaces, self.recomputes = arena, sink, workspaces, recomputes
         self.recording = True
         self._nodes: list[Node] = []
         self._uses: dict[Parameter, int] = {}
@@ -106,6 +142,10 @@ class Tape:
     def tensor(self, numel: int, itemsize: int, what: str = "activations") -> Tensor:
         """A fresh tensor outside the graph."""
         return Tensor(self.arena.new(numel * itemsize, what), numel, itemsize)
+
+    def multiplies(self, *, backward: bool = False) -> None:
+        """A matrix product runs, after its output was allocated."""
+        self.workspaces.use(backward=backward or self.recomputes)
 
     def attach(
         self, out: Tensor, rule: BackwardRule, inputs: Sequence[Source], *, saves: tuple[Buffer, ...] = ()
@@ -154,13 +194,20 @@ class Tape:
             if gradient is None or target is None:
                 continue
             if isinstance(target, Parameter):
-                self._partial.setdefault(target, gradient)
+                self._add_partial(target, gradient)
                 del gradient
                 self._deliver(target)
             elif target.pending is None:
                 target.pending = gradient
             # else: added in place; its own buffer dies with the loop variable
             gradient = None
+
+    def _add_partial(self, parameter: Parameter, gradient: Buffer) -> None:
+        """Gradients of a weight used twice are added out of place: one of them is a transposed view."""
+        first = self._partial.get(parameter)
+        if first is not None:
+            gradient = self.arena.new(gradient.nbytes, "gradients")
+        self._partial[parameter] = gradient
 
     def _deliver(self, parameter: Parameter) -> None:
         """Hand a gradient on when every use of the weight has added to it (tied weights have two)."""

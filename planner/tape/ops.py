@@ -36,27 +36,32 @@ def linear(
             (`zero/linear.py: LinearFunctionForZeroStage3`).
     """
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
+    tape.multiplies()
     trained = [p for p in (weight, bias) if p is not None and p.trainable]
     if not (tape.recording and (x.needs_grad or trained)):
         return out
     in_bytes = x.nbytes if x.needs_grad else 0
     grad_bytes = [p.numel * x.itemsize for p in trained]
+    new = tape.arena.new
 
     def rule(_gradient: Buffer) -> Gradients:
-        grad_in = tape.arena.new(in_bytes, ACTIVATION_GRADIENTS) if in_bytes else None
-        return [grad_in, *(tape.arena.new(n, GRADIENTS) for n in grad_bytes)]
+        # DeepSpeed's function makes the input's gradient first, autograd's the weight's.
+        grad_in = new(in_bytes, ACTIVATION_GRADIENTS) if in_bytes and keeps_input else None
+        grads = [new(n, GRADIENTS) for n in grad_bytes]
+        tape.multiplies(backward=True)
+        if in_bytes and not keeps_input:
+            grad_in = new(in_bytes, ACTIVATION_GRADIENTS)
+        return [grad_in, *grads]
 
     saves = (x.buffer,) if weight.trainable or keeps_input else ()
     return tape.attach(out, rule, [x, *trained], saves=saves)
 
 
-def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, saves_input: bool) -> Tensor:
-    """A product with a bitsandbytes weight, which is unpacked each time.
-
-    `MatMul4Bit` saves nothing of x; `MatMul8bitLt` keeps it whenever it needs a gradient.
-    """
+def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
+    """A product with a bitsandbytes weight, which is unpacked each time; nothing of x is saved."""
     unpacked = tape.arena.new(weight.numel * x.itemsize, "unpacked weights")
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
+    tape.multiplies()
     del unpacked
     if not (tape.recording and x.needs_grad):
         return out
@@ -65,10 +70,11 @@ def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, sav
     def rule(_gradient: Buffer) -> Gradients:
         unpacked = tape.arena.new(weight_bytes, "unpacked weights")
         grad_in = tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)
+        tape.multiplies(backward=True)
         del unpacked
         return [grad_in]
 
-    return tape.attach(out, rule, [x], saves=(x.buffer,) if saves_input else ())
+    return tape.attach(out, rule, [x])
 
 
 def elementwise(

@@ -7,7 +7,7 @@ import pytest
 
 import planner
 from planner.tables import DATA
-from planner.training_case import parse_training_case
+from planner.parsing import parse_training_case
 
 FILES = ("h200-training.jsonl", "h200-validation.jsonl")
 ROWS = [json.loads(line) for name in FILES for line in (DATA / "measured" / name).read_text().splitlines()]

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import OutOfMemory
-from planner.memory.allocator import CachingAllocator, replay, segment_bytes
+from planner.memory.allocator import CachingAllocator, segment_bytes
+from planner.memory.replay import gpu_allocator, replay
 from planner.units import MIB
 
 
@@ -57,7 +58,7 @@ def test_fragments_are_not_given_back():
 
 
 def test_expandable_segments_use_the_fragment():
-    allocator = CachingAllocator(limit_bytes=100 * MIB, expandable_segments=True)
+    allocator = gpu_allocator(limit_bytes=100 * MIB, expandable_segments=True)
     allocator.release(allocator.malloc(80 * MIB))
     allocator.malloc(20 * MIB)
     allocator.malloc(70 * MIB)
@@ -70,7 +71,7 @@ sizes = st.lists(st.integers(1, 300 * MIB), min_size=1, max_size=60)
 
 @given(sizes=sizes, drop=st.randoms(use_true_random=False), expandable=st.booleans())
 def test_reserved_never_falls_below_allocated_and_all_returns(sizes, drop, expandable):
-    allocator = CachingAllocator(expandable_segments=expandable)
+    allocator = gpu_allocator(expandable_segments=expandable)
     held = []
     for size in sizes:
         held.append(allocator.malloc(size))

@@ -34,7 +34,7 @@ REFUSED = {
     "lora rank": ({**LORA, "lora": {"r": 0}}, "lora.r is 0"),
     "unknown lora key": ({**LORA, "lora": {"rank": 4}}, "unknown key lora.rank"),
     "bits": ({**LORA, "method": "qlora", "quantization": {"bits": 3}}, "quantization.bits is 3"),
-    "bucket": ({"deepspeed": {"zero_optimization": {"reduce_bucket_size": "auto"}}}, "must be a count of elements"),
+    "bucket": ({"deepspeed": {"zero_optimization": {"sub_group_size": "auto"}}}, "must be a count of elements"),
     "unknown gpu": ({"gpu": "h2000"}, "Did you mean h200?"),
     "limit": ({"memory_limit_gib": -1}, "memory_limit_gib is -1"),
     "kind": ({"kind": "eval"}, "kind is 'eval'"),

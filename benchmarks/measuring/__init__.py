@@ -1,0 +1,1 @@
+"""Runs a training case for real on one GPU and notes what it takes."""

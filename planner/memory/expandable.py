@@ -1,0 +1,153 @@
+"""The caching allocator with `expandable_segments:True`: a pool is one stretch of addresses, mapped by pages.
+
+Follows `c10/cuda/CUDACachingAllocator.cpp` (torch 2.11-2.13): `get_free_block` (a block at the edge of
+unmapped addresses counts as if it had grown already), `find_expandable_block`, `map_block`, `unmap_block`.
+Under a limit a request is refused by its whole size, even where only a part of it had to be mapped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from planner.errors import OutOfMemory
+from planner.memory.allocator import BLOCK_ROUNDING, Block, CachingAllocator, Pool, segment_bytes
+from planner.units import MIB, round_up
+
+PAGE_LARGE = 20 * MIB
+PAGE_SMALL = 2 * MIB
+ADDRESSES = 1 << 50  # more than any card has
+
+
+class Stretch(Pool):
+    """Addresses of one pool on one stream; `unmapped` holds the stretches without memory, lowest first."""
+
+    __slots__ = ("page", "unmapped")
+
+    def __init__(self, small: bool) -> None:
+        super().__init__(small)
+        self.page = PAGE_SMALL if small else PAGE_LARGE
+        self.unmapped = [Block(ADDRESSES, self, 0)]
+
+    def grown_size(self, block: Block) -> int:
+        """Size that a free block could grow to in place."""
+        right = block.right
+        return block.size + (right.size if right is not None and right in self.unmapped else 0)
+
+
+class ExpandableAllocator(CachingAllocator):
+    """Serves requests as PyTorch would with expandable segments."""
+
+    least_rest = BLOCK_ROUNDING
+
+    def _new_pool(self, small: bool) -> Stretch:
+        return Stretch(small)
+
+    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+        assert isinstance(pool, Stretch)
+        at = bisect_left(pool.keys, (size, -1))
+        if at == len(pool.keys):
+            return None
+        block = pool.by_key[pool.keys[at]]
+        for key in pool.keys[at + 1 :]:
+            following = pool.by_key[key]
+            if pool.grown_size(following) >= pool.grown_size(block):
+                break
+            block = following
+        return block
+
+    def _grow(self, pool: Pool, size: int) -> Block:
+        """Map what is missing behind a free block, or a new one at the first gap that is wide enough."""
+        assert isinstance(pool, Stretch)
+        self._check_limit(segment_bytes(size))
+        block = self._gap(pool, size)
+        if block in pool.unmapped:
+            block = self._map(pool, block, min(block.size, size))
+        while block.size < size:
+            right = block.right
+            assert right is not None
+            block = self._map(pool, right, min(right.size, size - block.size))
+        pool.remove(block)
+        return block
+
+    def _check_limit(self, size: int) -> None:
+        limit = self.limit_bytes
+        if limit is None or self.reserved + size <= limit:
+            return
+        self.empty_cache()
+        if self.reserved + size > limit:
+            raise OutOfMemory(size, self.reserved, limit)
+
+    def _gap(self, pool: Stretch, size: int) -> Block:
+        for gap in pool.unmapped:
+            left = gap.left
+            start = left if left is not None and left.free else gap
+            room, block = 0, start
+            while block is not None and room < size and (block.free or block in pool.unmapped):
+                room += block.size
+                block = block.right
+            if room >= size:
+                return start
+        raise AssertionError("the last gap has no end")
+
+    def _map(self, pool: Stretch, gap: Block, size: int) -> Block:
+        """Give the first `size` bytes of a gap memory, in whole pages, and merge them with free neighbours."""
+        at = pool.unmapped.index(gap)
+        rest = self._cut(gap, gap.address + round_up(size, pool.page))
+        pool.unmapped[at : at + 1] = [] if rest is None else [rest]
+        self.reserved += gap.size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return self._settle(pool, gap)
+
+    def _give_back(self, pool: Pool) -> None:
+        """Unmap the whole pages inside each free block; what sticks out stays free."""
+        assert isinstance(pool, Stretch)
+        for block in list(pool.by_key.values()):
+            first = round_up(block.address, pool.page)
+            end = (block.address + block.size) // pool.page * pool.page
+            if end <= first:
+                continue
+            pool.remove(block)
+            after, gap = self._cut(block, end), self._cut(block, first)
+            if after is not None:
+                pool.add(after)
+            if gap is not None:
+                pool.add(block)
+            self._add_gap(pool, gap or block)
+
+    @staticmethod
+    def _cut(block: Block, address: int) -> Block | None:
+        """Cut a block in two at an address and return the second part; None at its edges."""
+        before, after = address - block.address, block.address + block.size - address
+        if not before or not after:
+            return None
+        tail = Block(after, block.pool, address)
+        tail.left, tail.right = block, block.right
+        if block.right is not None:
+            block.right.left = tail
+        block.right, block.size = tail, before
+        return tail
+
+    def _add_gap(self, pool: Stretch, gap: Block) -> None:
+        """Enter addresses that lost their memory, merged with unmapped neighbours."""
+        self.reserved -= gap.size
+        left, right = gap.left, gap.right
+        if right is not None and right in pool.unmapped:
+            pool.unmapped.remove(right)
+            gap = self._merge(gap, right)
+        if left is not None and left in pool.unmapped:
+            pool.unmapped.remove(left)
+            gap = self._merge(left, gap)
+        addresses = [block.address for block in pool.unmapped]
+        pool.unmapped.insert(bisect_left(addresses, gap.address), gap)
+
+    def _settle(self, pool: Stretch, block: Block) -> Block:
+        """Make a block free, merged with free neighbours."""
+        left, right = block.left, block.right
+        if left is not None and left.free:
+            pool.remove(left)
+            block = self._merge(left, block)
+        if right is not None and right.free:
+            pool.remove(right)
+            block = self._merge(block, right)
+        pool.add(block)
+        return block

@@ -1,0 +1,88 @@
+"""Activation checkpointing: keep the input of a block, run the block again on the way back.
+
+Sources: torch 2.11 `utils/checkpoint.py` (both ways), DeepSpeed 0.19.8
+`runtime/activation_checkpointing/checkpointing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.memory.arena import Buffer
+from planner.network.forward import Forward
+from planner.network.modules import Layer
+from planner.tape.autograd import Gradients, Tape, Tensor
+
+Block = Callable[[Layer, Tensor], Tensor]
+
+
+class Kept:
+    """The input of one block between forward and backward, on the GPU or in main memory."""
+
+    def __init__(self, forward: Forward, x: Tensor) -> None:
+        self._forward, self._x = forward, x
+        self._numel, self._itemsize = x.numel, x.itemsize
+        self._away = False
+
+    def to_host(self) -> None:
+        """DeepSpeed's `cpu_checkpointing`: the copy on the GPU goes."""
+        if not self._away:
+            self._away = True
+            del self._x
+
+    def take(self) -> Tensor:
+        """The input again, on the GPU."""
+        if self._away:
+            return self._forward.tape.tensor(self._numel, self._itemsize)
+        return self._x
+
+
+def checkpointed(forward: Forward, layer: Layer, x: Tensor, block: Block) -> Tensor:
+    """Run a block without recording it; its backward pass runs it again."""
+    tape = forward.tape
+    was_recording, tape.recording = tape.recording, False
+    out = block(layer, x.detached())
+    tape.recording = was_recording
+    wants_grad = x.needs_grad
+    trained = any(p.trainable for m in layer.modules() for p in m.all())
+    if not (was_recording and (wants_grad or trained)):
+        return out
+    kept = Kept(forward, x.detached())
+    if forward.case.checkpointing.cpu:
+        # The last input stays (keep_last_count=1): it is needed at once.
+        for earlier in forward.kept_inputs:
+            earlier.to_host()
+        forward.kept_inputs[:] = [kept]
+
+    def rule(gradient: Buffer) -> Gradients:
+        return [_recompute(forward, layer, kept.take(), gradient, block=block, wants_grad=wants_grad)]
+
+    return tape.attach(out, rule, [x])
+
+
+def _recompute(
+    forward: Forward, layer: Layer, x: Tensor, gradient: Buffer, *, block: Block, wants_grad: bool
+) -> Buffer | None:
+    outer = forward.tape
+    inner = Tape(outer.arena, outer.sink, outer.workspaces, recomputes=True)
+    forward.tape = inner
+    result: list[Buffer] = []
+    start = x.view()
+    if wants_grad:
+
+        def keep(arrived: Buffer) -> Gradients:
+            result.append(arrived)
+            return []
+
+        inner.attach(start, keep, [])
+    out = block(layer, start)
+    del start
+    held = (out.buffer, gradient) if forward.case.checkpointing.reenters else ()
+    loss = out.detached()
+    loss.node = out.node
+    del out
+    loss.buffer = gradient  # where nothing reenters, the recomputed output itself is not needed
+    inner.backward(loss, gradient)
+    del held
+    forward.tape = outer
+    return result[0] if result else None

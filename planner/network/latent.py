@@ -1,0 +1,77 @@
+"""Multi-head latent attention of DeepSeek V2 and V3: queries and keys from low-rank projections.
+
+Source: transformers 5.23 `DeepseekV3Attention`. Queries and values differ in width, so that the memory-efficient
+kernel runs where others take FlashAttention.
+"""
+
+from __future__ import annotations
+
+from planner.architecture.spec import Latent
+from planner.memory.arena import Buffer
+from planner.network.forward import Forward
+from planner.network.modules import Layer
+from planner.network.rotary import rotate
+from planner.network.views import split
+from planner.tape import ops
+from planner.tape.autograd import Gradients, Tensor
+
+FP32 = 4
+
+
+def latent_projections(forward: Forward, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values; only `rope` elements of each head turn, and keys share theirs."""
+    latent, heads = forward.arch.latent, forward.arch.heads
+    assert latent is not None
+    kv = forward.linear(layer.linears["kv_a_proj_with_mqa"], x)
+    q = _queries(forward, layer, x, latent)
+    del x
+    q_pass, q_turn = split(forward, q, (heads * latent.nope, heads * latent.rope))
+    low, k_turn = split(forward, kv, (latent.kv_rank, latent.rope))
+    del q, kv
+    low = forward.norm(layer.norms["kv_a_layernorm"], low)
+    q_turn, k_turn = rotate(forward, layer, q_turn, k_turn)
+    q = _concatenated(forward, q_pass, q_turn)
+    del q_pass, q_turn
+    both = forward.linear(layer.linears["kv_b_proj"], low)
+    del low
+    k_pass, v = split(forward, both, (heads * latent.nope, heads * latent.value))
+    del both
+    return q, _concatenated(forward, k_pass, k_turn, numel=q.numel), v
+
+
+def _queries(forward: Forward, layer: Layer, x: Tensor, latent: Latent) -> Tensor:
+    if not latent.q_rank:
+        return forward.linear(layer.linears["q_proj"], x)
+    low = forward.norm(layer.norms["q_a_layernorm"], forward.linear(layer.linears["q_a_proj"], x))
+    return forward.linear(layer.linears["q_b_proj"], low)
+
+
+def _concatenated(forward: Forward, fixed: Tensor, turned: Tensor, *, numel: int = 0) -> Tensor:
+    """Both parts of each head beside each other; the gradients are views, or sums over heads."""
+    tape = forward.tape
+    out = tape.tensor(numel or fixed.numel + turned.numel, fixed.itemsize)
+    if not (tape.recording and (fixed.needs_grad or turned.needs_grad)):
+        return out
+    new, fixed_bytes, turned_bytes = tape.arena.new, fixed.nbytes, turned.nbytes
+
+    def rule(gradient: Buffer) -> Gradients:
+        if not numel:
+            return [gradient, gradient]
+        return [new(n, ops.ACTIVATION_GRADIENTS) for n in (fixed_bytes, turned_bytes)]
+
+    return tape.attach(out, rule, [fixed, turned])
+
+
+def efficient_attention(forward: Forward, bias: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`_scaled_dot_product_efficient_attention`: saves its inputs, its output and an fp32 sum a row."""
+    tape, out = forward.tape, forward.tape.tensor(v.numel, v.itemsize)
+    if not (tape.recording and (q.needs_grad or k.needs_grad or v.needs_grad)):
+        return out
+    sums = tape.arena.new(forward.tokens * forward.arch.heads * FP32, "activations")
+    saves = (q.buffer, k.buffer, v.buffer, out.buffer, sums, *(() if bias is None else (bias,)))
+    sizes = (q.nbytes, k.nbytes, v.nbytes)
+
+    def rule(_gradient: Buffer) -> Gradients:
+        return [tape.arena.new(n, ops.ACTIVATION_GRADIENTS) for n in sizes]
+
+    return tape.attach(out, rule, [q, k, v], saves=saves)

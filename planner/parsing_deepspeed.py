@@ -1,0 +1,125 @@
+"""Reads the part of a DeepSpeed configuration that moves memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from planner.errors import CaseError, did_you_mean
+from planner.training_case import ZeroSettings
+
+_FLAGS = (
+    "overlap_comm",
+    "contiguous_gradients",
+    "reduce_scatter",
+    "stage3_gather_16bit_weights_on_model_save",
+    "memory_efficient_linear",
+)
+_COUNTS = tuple(name for name in ZeroSettings.__dataclass_fields__ if name not in (*_FLAGS, "offload_ratio"))
+_SHORT = {  # names without the prefix, as in older files
+    "prefetch_bucket_size": "stage3_prefetch_bucket_size",
+    "param_persistence_threshold": "stage3_param_persistence_threshold",
+    "max_live_parameters": "stage3_max_live_parameters",
+    "max_reuse_distance": "stage3_max_reuse_distance",
+}
+_ELSEWHERE = ("stage", "offload_optimizer", "offload_param")  # keys of the case itself
+_NO_MEMORY = (
+    "allgather_partitions",
+    "elastic_checkpoint",
+    "ignore_unused_parameters",
+    "load_from_fp32_weights",
+    "log_trace_cache_warnings",
+    "round_robin_gradients",
+    "stage3_gather_fp16_weights_on_model_save",
+)
+# What transformers puts in place of "auto" (integrations/deepspeed.py: trainer_config_finalize).
+_AUTO: dict[str, Callable[[int], int]] = {
+    "reduce_bucket_size": lambda hidden: hidden * hidden,
+    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+_REFUSED = {
+    "zero_hpz_partition_size": "hierarchical partitioning (ZeRO++) is not modelled",
+    "zero_quantized_weights": "quantised gathers (ZeRO++) are not modelled",
+    "zero_quantized_gradients": "quantised gradients (ZeRO++) are not modelled",
+    "zero_quantized_nontrainable_weights": "quantised frozen weights are not modelled",
+    "mics_shard_size": "MiCS is not modelled",
+}
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CaseError(f"{key} must be a mapping")
+    return cast("Mapping[str, Any]", value)
+
+
+def _deepspeed(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(case.get("deepspeed") or {}, "deepspeed")
+
+
+def grad_accum_dtype(case: Mapping[str, Any]) -> str | None:
+    """`data_types.grad_accum_dtype`: the type in which gradients are accumulated."""
+    types = _mapping(_deepspeed(case).get("data_types") or {}, "deepspeed.data_types")
+    value = types.get("grad_accum_dtype")
+    if value is not None and value not in ("fp32", "bf16", "fp16"):
+        raise CaseError(f"deepspeed.data_types.grad_accum_dtype is {value!r}; known: bf16, fp16, fp32")
+    return None if value == case.get("dtype", "bf16") else value
+
+
+def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
+    """`zero_optimization` of a case's `deepspeed` section.
+
+    Raises:
+        CaseError: for keys that are unknown or not modelled, and for values of the wrong kind.
+    """
+    given = _mapping(_deepspeed(case).get("zero_optimization") or {}, "deepspeed.zero_optimization")
+    settings: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in given.items():
+        name = _SHORT.get(key, key)
+        where = f"deepspeed.zero_optimization.{key}"
+        if name in _COUNTS:
+            counted = _auto(case, name) if value == "auto" else value
+            if _is_count(counted):
+                settings[name] = int(counted)
+            else:
+                more = ", or auto" if name in _AUTO else ""
+                problems.append(f"{where} is {value!r}; it must be a count of elements{more}")
+        elif name in _FLAGS:
+            if isinstance(value, bool) or (value is None and name == "overlap_comm"):
+                settings[name] = value
+            else:
+                problems.append(f"{where} is {value!r}; it must be true or false")
+        elif name in _REFUSED and value not in (None, False, 1, -1):
+            problems.append(f"{where}: {_REFUSED[name]}")
+        elif name not in (*_ELSEWHERE, *_NO_MEMORY, *_REFUSED):
+            known = (*_COUNTS, *_FLAGS, *_ELSEWHERE)
+            problems.append(f"unknown key {where}. {did_you_mean(key, known)}")
+    try:
+        settings["offload_ratio"] = _ratio(given)
+    except CaseError as error:
+        problems += error.problems
+    if problems:
+        raise CaseError(*problems)
+    return ZeroSettings(**settings)
+
+
+def _auto(case: Mapping[str, Any], name: str) -> int | None:
+    hidden = _mapping(case.get("hf_config") or {}, "hf_config").get("hidden_size")
+    known = name in _AUTO and isinstance(hidden, int) and not isinstance(hidden, bool)
+    return _AUTO[name](cast("int", hidden)) if known else None
+
+
+def _ratio(given: Mapping[str, Any]) -> float:
+    offload = given.get("offload_optimizer")
+    if offload is None:
+        return 1.0
+    value = _mapping(offload, "deepspeed.zero_optimization.offload_optimizer").get("ratio", 1.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise CaseError(f"offload_optimizer.ratio is {value!r}; it must lie between 0 and 1")
+    return float(value)
+
+
+def _is_count(value: Any) -> bool:
+    """Whether it counts elements; DeepSpeed's own files write 5e8, so a float may."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e15
