@@ -154,9 +154,9 @@ def case(
 def family_rows() -> list[Row]:
     """Each family fully trained at stage 2, and with adapters at stage 3 and checkpointing."""
     rows: list[Row] = []
-    for family in FAMILIES:
+    for family, config in FAMILIES.items():
         rows.append((family, FULL, 2, 2, 2, 1024, {}))
-        targets = QV if "num_experts" in FAMILIES[family] else ALL  # peft refuses stacked experts
+        targets = QV if "num_experts" in config else ALL  # peft refuses stacked experts
         rows.append((family, lora(8, targets), 2, 3, 4, 1024, CHECKPOINT))
     return rows
 

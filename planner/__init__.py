@@ -9,10 +9,10 @@ Nothing here imports torch, transformers, deepspeed or hydra.
 
 from planner.errors import CaseError
 from planner.forecast import Forecast, Verdict
+from planner.parsing import parse_training_case
 from planner.predict import forecast_training, predict
 from planner.serving.sglang import ServingForecast
 from planner.tables import Gpu, gpu, gpu_names, model_config, model_names
-from planner.parsing import parse_training_case
 from planner.training_case import TrainingCase
 
 __all__ = [

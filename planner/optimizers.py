@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from planner.memory.arena import Arena, Buffer
 from planner.tables import read_table
@@ -60,10 +61,12 @@ class Optimizer:
 def optimizers() -> dict[str, Optimizer]:
     """Every optimizer of the table, by name."""
     rows = read_table("optimizers.yaml")
-    return {
-        name: Optimizer(name=name, **{**row, "state_bytes": tuple(row["state_bytes"])})
-        for name, row in rows.items()
-    }
+    return {name: _row(name, dict(row)) for name, row in rows.items()}
+
+
+def _row(name: str, row: dict[str, Any]) -> Optimizer:
+    state_bytes = tuple(row.pop("state_bytes"))
+    return Optimizer(name=name, state_bytes=state_bytes, **row)
 
 
 def optimizer(name: str) -> Optimizer:

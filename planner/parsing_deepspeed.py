@@ -79,7 +79,7 @@ def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
         name = _SHORT.get(key, key)
         where = f"deepspeed.zero_optimization.{key}"
         if name in _COUNTS:
-            counted = _auto(case, name) if value == "auto" else value
+            counted: Any = _auto(case, name) if value == "auto" else value
             if _is_count(counted):
                 settings[name] = int(counted)
             else:

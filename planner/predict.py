@@ -12,10 +12,10 @@ from typing import Any
 from planner.errors import CaseError
 from planner.forecast import Forecast
 from planner.host import disk_bytes, host_bytes
+from planner.parsing import parse_training_case
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
-from planner.parsing import parse_training_case
 from planner.training_case import Method, TrainingCase
 
 EIGHT_BITS = 8
@@ -92,6 +92,8 @@ def _notes(case: TrainingCase) -> tuple[str, ...]:
     notes: list[str] = []
     if not case.architecture.verified:
         notes.append(f"{case.architecture.model_type}: derived from source, not measured")
+    if case.attention == "sdpa" and not case.architecture.sdpa:
+        notes.append(f"transformers 5 has no sdpa attention for {case.architecture.model_type}: use eager")
     if case.method is Method.freeze and case.zero_stage == 3 and case.gradient_checkpointing:
         notes.append("freeze at stage 3 with checkpointing: one measurement lay 10 % above this forecast")
     if case.quantization is not None and case.quantization.bits == EIGHT_BITS:

@@ -81,7 +81,9 @@ class TrainingRun:
         self.graph = []  # the graph of the last micro-batch goes with the last name for its loss
         ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
         self.engine.begin_micro_batch()
-        tape = Tape(arena, self.engine, self.workspaces)
+        # Only the gradient that autograd makes for F.linear is a transposed view.
+        views = not (self.engine.keeps_inputs or case.fuses("fused_linear_cross_entropy"))
+        tape = Tape(arena, self.engine, self.workspaces, transposes=views)
         loss, kept = self._forward(tape)
         arena.end_phase(f"forward {step + 1}")
         gradient = arena.new(4, "loss")

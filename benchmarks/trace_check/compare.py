@@ -14,6 +14,7 @@ from .traced import supports, traced_figures
 
 LORA = {"method": "lora", "lora": {"r": 8, "dropout": 0.0}}
 FULL = {"method": "full"}
+FREEZE = {"method": "freeze", "freeze": {"last_layers": 1}}
 CHECKPOINT = {"gradient_checkpointing": True}
 
 MODES: dict[str, dict[str, Any]] = {
@@ -24,6 +25,9 @@ MODES: dict[str, dict[str, Any]] = {
     "full eager": {**FULL, "attention": "eager"},
     "lora eager": {**LORA, "attention": "eager"},
     "full padded": {**FULL, "padded": True},
+    "freeze": FREEZE,
+    "freeze ckpt": {**FREEZE, **CHECKPOINT},
+    "lora dropout": {**LORA, "lora": {**LORA["lora"], "dropout": 0.1}},
     "full fp32": {**FULL, "dtype": "fp32"},
     "lora padded ckpt": {**LORA, **CHECKPOINT, "padded": True},
 }

@@ -60,6 +60,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granite": BASE,
     "olmo": BASE,
     "olmo2": BASE,
+    "olmo3": {**BASE, "num_hidden_layers": 4, "sliding_window": 128},
+    "seed_oss": {**BASE, "attention_dropout": 0.0},  # the math kernel drops out otherwise on the meta device
+    "ministral3": {**BASE, "head_dim": 64, "num_hidden_layers": 2},
+    "cohere2": {**BASE, "num_hidden_layers": 4, "sliding_window": 128},
     "smollm3": {**BASE, "num_hidden_layers": 4, "pad_token_id": 0},
     "starcoder2": {**BASE, "intermediate_size": 1024},
     "stablelm": BASE,
@@ -76,9 +80,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 # What LoRA adapts; everywhere else all-linear. Peft's adapters on stacked experts are not planned.
-TARGETS: dict[str, list[str]] = {
-    **dict.fromkeys(("mixtral", "qwen3_moe", "olmoe"), ATTENTION),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ["kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
+LATENT = ["kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+TARGETS = {
+    "mixtral": ATTENTION,
+    "qwen3_moe": ATTENTION,
+    "olmoe": ATTENTION,
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
 }
 
 

@@ -35,6 +35,8 @@ def _prepared(config: dict[str, Any], case: TrainingCase) -> Any:
     model = real_model(config, attention=case.attention, dtype=case.dtype)
     if case.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if case.freeze_last_layers:
+        _freeze(model, case.architecture.layers, case.freeze_last_layers)
     if case.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
@@ -51,6 +53,17 @@ def _prepared(config: dict[str, Any], case: TrainingCase) -> Any:
     with torch.device("meta"):
         adapted = get_peft_model(model, adapters, autocast_adapter_dtype=False).train()
     return adapted.to(DTYPES[case.lora.adapter_dtype])  # on the meta device peft leaves them fp32
+
+
+def _freeze(model: Any, layers: int, trained: int) -> None:
+    """Train the last blocks and an output layer of its own, as `llmsys_exp/workers/methods.py` does."""
+    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == layers]
+    model.requires_grad_(False)
+    for block in stacks[0][-trained:]:
+        block.requires_grad_(True)
+    head = model.get_output_embeddings()
+    if head.weight is not model.get_input_embeddings().weight:
+        head.requires_grad_(True)
 
 
 def traced_figures(config: dict[str, Any], case: TrainingCase) -> Figures:

@@ -128,6 +128,8 @@ class Architecture:
     """GPT-2's and Falcon's eager softmax stays in the type of the scores."""
     rotary_per_kind: bool = False
     """Gemma 3 turns blocks with a window by tables of their own."""
+    scaled_queries: bool = False
+    """Ministral 3 scales queries by their position after they turned."""
     interleaved_tables: bool = False
     """GLM spreads cosines and sines anew in each block."""
     scaled_embedding: bool = False
@@ -152,7 +154,10 @@ class Architecture:
     """Blocks that see a sliding window only."""
     unrotated_layers: tuple[int, ...] = ()
     """SmolLM 3 leaves positions out of some layers."""
+    sdpa: bool = True
+    """Whether transformers runs the family with sdpa; where not, it wants eager."""
     verified: bool = True
+    """Whether measured rows or `benchmarks/trace_check` stand behind the training forecast."""
 
     @property
     def q_width(self) -> int:
@@ -167,7 +172,8 @@ class Architecture:
     @property
     def global_layers(self) -> int:
         """Blocks with full attention where others use a sliding window; 0: all alike."""
-        return self.layers - len(self.windowed_layers) if self.windowed_layers else 0
+        windows = sum(index < self.layers for index in self.windowed_layers)
+        return self.layers - windows if windows else 0
 
     @property
     def gated(self) -> bool:

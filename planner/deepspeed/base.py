@@ -83,6 +83,17 @@ class ReplicatedWeights:
         """A new copy in the parameter's type; the old one goes."""
         self.weights[parameter] = [self.arena.new(parameter.stored_bytes, WEIGHTS)]
 
+    def saved_weight(self, weight: Parameter) -> Buffer | None:
+        """Weights are there anyway."""
+        del weight
+        return None
+
+    def reach(self, weight: Parameter) -> None:
+        """It is there."""
+
+    def leave(self) -> None:
+        """It stays."""
+
     def before_forward(self, module: Module) -> None:
         """Nothing to fetch."""
 

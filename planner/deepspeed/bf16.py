@@ -6,7 +6,7 @@ one flat fp32 buffer.
 
 from __future__ import annotations
 
-from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, WEIGHTS, ReplicatedWeights
+from planner.deepspeed.base import BUCKETS, FP32, GRADIENTS, MASTER, WEIGHTS, ReplicatedWeights, scratch
 from planner.memory.arena import Arena, Buffer
 from planner.network.modules import Network
 from planner.tape.autograd import Parameter
@@ -37,15 +37,17 @@ class Bf16Stage1(ReplicatedWeights):
         self.states.append(new(self.flat_numel * FP32, GRADIENTS))
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
-        """`.grad` keeps it, and is zeroed instead of freed from then on."""
+        """`.grad` keeps it until the step, zeroed between micro-batches."""
         self.gradients.setdefault(parameter, gradient)
 
     def end_backward(self, *, boundary: bool) -> None:
-        """`update_hp_grads` widens one gradient after the other; the reduction works in place."""
-        del boundary
+        """`update_hp_grads` widens one gradient after the other; the sum travels in the weights' type."""
         for parameter in self.gradients:
-            self.arena.new(parameter.numel * FP32, BUCKETS)
+            scratch(self.arena, parameter.numel * FP32, BUCKETS)
+        if boundary and self.case.world_size > 1:
+            scratch(self.arena, self.flat_numel * self.itemsize, BUCKETS)
 
     def step(self) -> None:
         """The gradients of this part are a view; nothing is copied."""
         self.stepper.step([(self.part,)])
+        self.gradients.clear()

@@ -34,6 +34,7 @@ class Coordinator:
         self.whole: dict[Parameter, Buffer | None] = {}
         self.in_flight: dict[Parameter, GatherHandle] = {}
         self.available_numel = 0
+        self.external: list[Parameter] = []
         self.active: dict[Parameter, set[Module]] = {}
         self.order: list[Module] = []
         self.trace: list[tuple[Parameter, int]] = []
@@ -77,6 +78,27 @@ class Coordinator:
             self._drop_from_queue(wanted)
             self._prefetch()
         self.step_id += 1
+
+    def gather_external(self, parameter: Parameter) -> None:
+        """Make one parameter whole outside the trace, as `param.all_gather()` does.
+
+        From the second pass on the outermost module fetches it with its own weights; measurements show no
+        more memory then.
+        """
+        if self.complete:
+            return
+        if parameter not in self.whole and parameter not in self.in_flight:
+            self._gather([parameter])
+            self.external.append(parameter)
+        handle = self.in_flight.pop(parameter, None)
+        if handle is not None:
+            self._wait(handle)
+
+    def release_external(self) -> None:
+        """Let go what was gathered outside the trace."""
+        for parameter in self.external:
+            self._partition(parameter)
+        self.external.clear()
 
     def release(self, module: Module, *, forward: bool) -> None:
         """Let a module's parameters go unless they are small, in use, or soon needed again."""

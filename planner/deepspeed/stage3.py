@@ -146,6 +146,18 @@ class Stage3:
         """The coordinator starts a new pass."""
         self.coordinator.begin()
 
+    def saved_weight(self, weight: Parameter) -> Buffer | None:
+        """Without DeepSpeed's own linear function, autograd holds on to the gathered copy."""
+        return None if self.keeps_inputs else self.coordinator.whole.get(weight)
+
+    def reach(self, weight: Parameter) -> None:
+        """An external parameter: gathered where it is read (`parameter_offload.py: ZeROOrderedDict`)."""
+        self.coordinator.gather_external(weight)
+
+    def leave(self) -> None:
+        """The outermost module has run and lets its external parameters go."""
+        self.coordinator.release_external()
+
     def before_forward(self, module: Module) -> None:
         """Gather the module."""
         self.coordinator.fetch(module, forward=True)
@@ -205,6 +217,7 @@ class Stage3:
         del boundary
         if self.in_bucket:
             self._reduce()
+        self.coordinator.release_external()
         self.coordinator.release_leftovers()
 
     def step(self) -> None:

@@ -95,7 +95,10 @@ class CachingAllocator:
 
     def __init__(self, *, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self.allocated: int = 0
+        self.reserved: int = 0
+        self.peak_allocated: int = 0
+        self.peak_reserved: int = 0
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._next_address = 0
 

@@ -90,7 +90,7 @@ class ExpandableAllocator(CachingAllocator):
         raise AssertionError("the last gap has no end")
 
     def _map(self, pool: Stretch, gap: Block, size: int) -> Block:
-        """Give the first `size` bytes of a gap memory, in whole pages, and merge them with free neighbours."""
+        """Give the first `size` bytes of a gap memory, by whole pages; merge them with free neighbours."""
         at = pool.unmapped.index(gap)
         rest = self._cut(gap, gap.address + round_up(size, pool.page))
         pool.unmapped[at : at + 1] = [] if rest is None else [rest]

@@ -101,7 +101,7 @@ def adapted(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tens
 
 
 def _dora(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tensor:
-    """`DoraLinearLayer.forward`: (m - 1) * base + m * lora * scaling, m from the norm of the summed weight."""
+    """`DoraLinearLayer.forward`: (m - 1) * base + m * lora * scaling; m over the summed weight's norm."""
     tape, lora = forward.tape, forward.case.lora
     assert lora is not None and module.magnitude is not None
     assert module.lora_a is not None and module.lora_b is not None

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from planner.architecture.spec import Architecture, Rotary
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
-from planner.network.modules import Layer
 from planner.network.latent import efficient_attention, latent_projections
+from planner.network.modules import Layer
 from planner.network.rotary import rotate
 from planner.network.views import split
 from planner.tables import CPU
 from planner.tape import ops
-from planner.tape.autograd import Gradients, Tensor
+from planner.tape.autograd import Tensor
 
 FP32 = 4
 
 
 @dataclass(frozen=True)
 class Masks:
-    """4-D masks of one forward pass: for blocks that see all that came before, and for those with a window."""
+    """4-D masks of one forward pass: for blocks that see all before them, and for those with a window."""
 
     full: Buffer | None = None
     windowed: Buffer | None = None
@@ -39,7 +39,8 @@ def attention_masks(forward: Forward) -> Masks:
     nbytes = rows * case.seq_len**2 * (forward.itemsize if eager else 1)
     needed = eager or case.masked or arch.always_masked
     narrow = arch.sliding_window is not None and case.seq_len >= arch.sliding_window
-    windows, everywhere = bool(arch.windowed_layers), len(arch.windowed_layers) == arch.layers
+    windows = bool(arch.windowed_layers)
+    everywhere = windows and not arch.global_layers
     new = forward.tape.arena.new
     return Masks(
         full=new(nbytes, "attention mask") if needed and not everywhere else None,

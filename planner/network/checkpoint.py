@@ -19,8 +19,8 @@ Block = Callable[[Layer, Tensor], Tensor]
 class Kept:
     """The input of one block between forward and backward, on the GPU or in main memory."""
 
-    def __init__(self, forward: Forward, x: Tensor) -> None:
-        self._forward, self._x = forward, x
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
         self._numel, self._itemsize = x.numel, x.itemsize
         self._away = False
 
@@ -30,10 +30,10 @@ class Kept:
             self._away = True
             del self._x
 
-    def take(self) -> Tensor:
+    def take(self, tape: Tape) -> Tensor:
         """The input again, on the GPU."""
         if self._away:
-            return self._forward.tape.tensor(self._numel, self._itemsize)
+            return tape.tensor(self._numel, self._itemsize)
         return self._x
 
 
@@ -47,7 +47,7 @@ def checkpointed(forward: Forward, layer: Layer, x: Tensor, block: Block) -> Ten
     trained = any(p.trainable for m in layer.modules() for p in m.all())
     if not (was_recording and (wants_grad or trained)):
         return out
-    kept = Kept(forward, x.detached())
+    kept = Kept(x.detached())
     if forward.case.checkpointing.cpu:
         # The last input stays (keep_last_count=1): it is needed at once.
         for earlier in forward.kept_inputs:
@@ -55,7 +55,9 @@ def checkpointed(forward: Forward, layer: Layer, x: Tensor, block: Block) -> Ten
         forward.kept_inputs[:] = [kept]
 
     def rule(gradient: Buffer) -> Gradients:
-        return [_recompute(forward, layer, kept.take(), gradient, block=block, wants_grad=wants_grad)]
+        return [
+            _recompute(forward, layer, kept.take(forward.tape), gradient, block=block, wants_grad=wants_grad)
+        ]
 
     return tape.attach(out, rule, [x])
 

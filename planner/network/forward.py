@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
 from planner.network.modules import Module
-from planner.tape.autograd import Tape, Tensor
+from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.training_case import TrainingCase
 
 if TYPE_CHECKING:
@@ -23,6 +23,18 @@ class WeightHooks(Protocol):
     shards_weights: bool
     keeps_inputs: bool
     """Linear layers keep their input although their weight is frozen (DeepSpeed's own function)."""
+
+    def saved_weight(self, weight: Parameter) -> Buffer | None:
+        """The gathered copy that an ordinary linear layer saves for its backward pass."""
+        ...
+
+    def reach(self, weight: Parameter) -> None:
+        """Code outside the weight's own module reads it."""
+        ...
+
+    def leave(self) -> None:
+        """The module whose code did so has run."""
+        ...
 
     def before_forward(self, module: Module) -> None:
         """Make the module's weights whole."""

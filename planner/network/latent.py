@@ -1,7 +1,7 @@
 """Multi-head latent attention of DeepSeek V2 and V3: queries and keys from low-rank projections.
 
-Source: transformers 5.23 `DeepseekV3Attention`. Queries and values differ in width, so that the memory-efficient
-kernel runs where others take FlashAttention.
+Source: transformers 5.23 `DeepseekV3Attention`. Queries and values differ in width, so that the
+memory-efficient kernel runs where others take FlashAttention.
 """
 
 from __future__ import annotations

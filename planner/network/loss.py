@@ -80,19 +80,19 @@ def liger_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
     tape, weight = forward.tape, forward.network.output.weight
     tokens, vocab, width = forward.tokens, *weight.shape
     chunk_tokens = _next_power_of_2(ceil_div(tokens, ceil_div(vocab, width)))
+    forward.hooks.reach(weight)
     grad_in = tape.arena.new(tokens * width * hidden.itemsize, ops.ACTIVATION_GRADIENTS)
     grad_weight = tape.arena.new(weight.numel * weight.itemsize, ops.GRADIENTS) if weight.trainable else None
     logits = tape.arena.new(chunk_tokens * vocab * hidden.itemsize, "logits")
-    if grad_weight is not None:
-        product = tape.arena.new(weight.numel * weight.itemsize, ops.GRADIENTS)
-        del product
-    del logits
+    del logits  # torch.addmm adds each chunk's part to the weight's gradient in place
     loss = tape.tensor(1, 4)
     trained: list[Parameter] = [weight] if weight.trainable else []
     held: list[Buffer | None] = [grad_in, *([grad_weight] if trained else [])]
     del grad_in, grad_weight
+    forward.hooks.leave()
 
     def rule(_gradient: Buffer) -> Gradients:
+        forward.hooks.reach(weight)
         result: Gradients = list(held)
         held.clear()
         return result

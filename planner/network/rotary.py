@@ -20,7 +20,7 @@ def rotary_tables(forward: Forward) -> tuple[Buffer, ...]:
     itemsize = FP32 if arch.rotary is Rotary.fp32_tables else forward.itemsize
     nbytes = forward.case.seq_len * (arch.rotary_width or arch.head_dim) * itemsize
     forward.tape.multiplies()  # frequencies x positions
-    kinds = 2 if arch.rotary_per_kind and 0 < len(arch.windowed_layers) < arch.layers else 1
+    kinds = 2 if arch.rotary_per_kind and arch.global_layers else 1
     return tuple(forward.tape.arena.new(nbytes, "activations") for _ in range(2 * kinds))
 
 
@@ -30,7 +30,8 @@ def rotate(forward: Forward, layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor
     if arch.rotary is Rotary.none or layer.index in arch.unrotated_layers:
         return q, k
     tables = _tables(forward, layer)
-    return _turned(forward, tables, q), _turned(forward, tables, k)
+    q, k = _turned(forward, tables, q), _turned(forward, tables, k)
+    return (ops.scale(forward.tape, q) if arch.scaled_queries else q), k
 
 
 def _turned(forward: Forward, tables: tuple[Buffer, ...], x: Tensor) -> Tensor:

@@ -83,7 +83,10 @@ class ForwardPass:
         keeps = self.hooks.keeps_inputs
 
         def body(inner: Tensor) -> Tensor:
-            return ops.linear(self.tape, inner, module.weight, rows=rows, bias=module.bias, keeps_input=keeps)
+            whole = self.hooks.saved_weight(module.weight)
+            return ops.linear(
+                self.tape, inner, module.weight, rows=rows, bias=module.bias, keeps_input=keeps, whole=whole
+            )
 
         return self.call(module, x, body)
 
@@ -130,4 +133,8 @@ class ForwardPass:
             self.graph.append(gradient)
             return []
 
-        return self.tape.attach(x.view(), keep, [])
+        leaf = self.tape.attach(x.view(), keep, [])
+        if not self.hooks.shards_weights:
+            return leaf
+        # transformers' hook comes before DeepSpeed's, which then sees an output that needs a gradient.
+        return ops.signal(self.tape, leaf, lambda: self.hooks.before_backward(self.network.embedding))

@@ -128,12 +128,20 @@ class Tape:
         sink: takes the gradients of parameters.
         workspaces: of the matrix products.
         recomputes: the forward pass belongs to a backward pass that makes a block again.
+        transposes: the gradient of a linear weight is a transposed view, as `F.linear` leaves it.
     """
 
     def __init__(
-        self, arena: Arena, sink: GradientSink, workspaces: Workspaces, *, recomputes: bool = False
+        self,
+        arena: Arena,
+        sink: GradientSink,
+        workspaces: Workspaces,
+        *,
+        recomputes: bool = False,
+        transposes: bool = True,
     ) -> None:
         self.arena, self.sink, self.workspaces, self.recomputes = arena, sink, workspaces, recomputes
+        self.transposes = transposes
         self.recording = True
         self._nodes: list[Node] = []
         self._uses: dict[Parameter, int] = {}
@@ -203,11 +211,12 @@ class Tape:
             gradient = None
 
     def _add_partial(self, parameter: Parameter, gradient: Buffer) -> None:
-        """Gradients of a weight used twice are added out of place: one of them is a transposed view."""
+        """Gradients of a weight used twice meet; a transposed view cannot be added to in place."""
         first = self._partial.get(parameter)
-        if first is not None:
-            gradient = self.arena.new(gradient.nbytes, "gradients")
-        self._partial[parameter] = gradient
+        if first is None:
+            self._partial[parameter] = gradient
+        elif self.transposes:
+            self._partial[parameter] = self.arena.new(gradient.nbytes, "gradients")
 
     def _deliver(self, parameter: Parameter) -> None:
         """Hand a gradient on when every use of the weight has added to it (tied weights have two)."""

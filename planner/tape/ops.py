@@ -23,6 +23,7 @@ def linear(
     rows: int,
     bias: Parameter | None = None,
     keeps_input: bool = False,
+    whole: Buffer | None = None,
 ) -> Tensor:
     """`F.linear`: x is [rows, in], out is [rows, out].
 
@@ -34,6 +35,7 @@ def linear(
         bias: [out], if there is one.
         keeps_input: save x although the weight is frozen, as DeepSpeed's ZeRO-3 linear does
             (`zero/linear.py: LinearFunctionForZeroStage3`).
+        whole: gathered copy of the weight, which autograd keeps where x needs a gradient.
     """
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
     tape.multiplies()
@@ -54,6 +56,8 @@ def linear(
         return [grad_in, *grads]
 
     saves = (x.buffer,) if weight.trainable or keeps_input else ()
+    if whole is not None and in_bytes:
+        saves += (whole,)
     return tape.attach(out, rule, [x, *trained], saves=saves)
 
 

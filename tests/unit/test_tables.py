@@ -215,6 +215,65 @@ def falcon(c: Row) -> int:
     return embeddings(c, hidden) + c["num_hidden_layers"] * layer + 2 * hidden
 
 
+def attention(c: Row) -> int:
+    """Query, key, value and output matrices of one block."""
+    hidden, head_dim = c["hidden_size"], c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    groups = c.get("num_key_value_heads") or c["num_attention_heads"]
+    return hidden * head_dim * 2 * (c["num_attention_heads"] + groups)
+
+
+def biased_decoder(c: Row, *, norms: int, head_bias: bool = False) -> int:
+    """LayerNorm with bias, two matrices in the MLP, and a bias on every matrix of a block."""
+    hidden, mlp = c["hidden_size"], c["intermediate_size"]
+    groups = c.get("num_key_value_heads") or c["num_attention_heads"]
+    biases = 2 * hidden + 2 * groups * hidden // c["num_attention_heads"] + mlp + hidden
+    layer = attention(c) + 2 * hidden * mlp + biases + 2 * norms * hidden
+    head = c["vocab_size"] if head_bias else 0
+    return embeddings(c, hidden) + head + c["num_hidden_layers"] * layer + 2 * hidden
+
+
+def mixture(c: Row, *, extra: int = 0) -> int:
+    """Gated experts behind a router; `extra` weights a block beside attention, experts and two norms."""
+    hidden, experts = c["hidden_size"], c["num_experts"]
+    width = c.get("moe_intermediate_size", c["intermediate_size"])
+    layer = attention(c) + experts * (3 * hidden * width + hidden) + 2 * hidden + extra
+    return embeddings(c, hidden) + c["num_hidden_layers"] * layer + hidden
+
+
+def qwen2_moe(c: Row) -> int:
+    """A shared expert with a gate of one number a token, and biases on queries, keys and values."""
+    hidden = c["hidden_size"]
+    return mixture(c, extra=3 * hidden * c["shared_expert_intermediate_size"] + hidden + 3 * hidden)
+
+
+def deepseek(c: Row) -> int:
+    """Latent attention in every block; the first blocks have one MLP, the others experts."""
+    hidden, heads, rank = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
+    turned, fixed, value = c["qk_rope_head_dim"], c["qk_nope_head_dim"], c["v_head_dim"]
+    low = c["q_lora_rank"]
+    width = heads * (turned + fixed)
+    queries = hidden * width if low is None else hidden * low + low + low * width
+    keys = hidden * (rank + turned) + rank + rank * heads * (fixed + value)
+    block = queries + keys + heads * value * hidden + 2 * hidden
+    dense = c["first_k_dense_replace"]
+    expert = 3 * hidden * c["moe_intermediate_size"]
+    sparse = (c["n_routed_experts"] + c["n_shared_experts"]) * expert + hidden * c["n_routed_experts"]
+    layers = c["num_hidden_layers"]
+    blocks = layers * block + dense * 3 * hidden * c["intermediate_size"] + (layers - dense) * sparse
+    return embeddings(c, hidden) + blocks + hidden
+
+
+def stablelm(c: Row) -> int:
+    """Llama with LayerNorm and its biases."""
+    norms = 2 * c["num_hidden_layers"] + 1
+    return gated_decoder(c, qkv_bias=c["use_qkv_bias"]) + norms * c["hidden_size"]
+
+
+def olmo2(c: Row) -> int:
+    """Llama with norms over all queries and all keys of a block."""
+    return gated_decoder(c) + c["num_hidden_layers"] * 2 * c["hidden_size"]
+
+
 PARAMETER_FORMULAS: dict[str, Callable[[Row], int]] = {
     "llama": gated_decoder,
     "mistral": gated_decoder,
@@ -227,6 +286,18 @@ PARAMETER_FORMULAS: dict[str, Callable[[Row], int]] = {
     "gpt2": gpt2,
     "opt": opt,
     "falcon": falcon,
+    "phi": lambda c: biased_decoder(c, norms=1, head_bias=True),
+    "gpt_neox": lambda c: biased_decoder(c, norms=2),
+    "starcoder2": lambda c: biased_decoder(c, norms=2),
+    "stablelm": stablelm,
+    "smollm3": gated_decoder,
+    "olmo2": olmo2,
+    "glm": lambda c: gated_decoder(c, qkv_bias=c["attention_bias"]),
+    "olmoe": lambda c: mixture(c, extra=2 * c["hidden_size"]),
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": lambda c: mixture(c, extra=2 * c["head_dim"]),
+    "deepseek_v2": deepseek,
+    "deepseek_v3": deepseek,
 }
 
 

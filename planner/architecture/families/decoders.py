@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from planner.architecture.families.reading import (
@@ -90,6 +91,30 @@ def _olmo2(config: Config) -> Architecture:
     )
 
 
+def _olmo3(config: Config) -> Architecture:
+    span = window(config, 4096)
+    layers = windowed(config, 4) if span else ()
+    return replace(_olmo2(config), sliding_window=span, windowed_layers=layers, rotary_per_kind=True)
+
+
+def _ministral3(config: Config) -> Architecture:
+    span = window(config)
+    layers = windowed(config, 0) if span else ()
+    base = {"num_key_value_heads": 8, "head_dim": 128, **config}
+    return decoder(base, scaled_queries=True, sliding_window=span, windowed_layers=layers)
+
+
+def _seed_oss(config: Config) -> Architecture:
+    base = {"num_key_value_heads": 8, "head_dim": 128, "attention_dropout": 0.1, **config}
+    return decoder(
+        base,
+        qkv_bias=flag(config, "attention_bias", default=True),
+        out_bias=flag(config, "attention_out_bias"),
+        mlp_bias=flag(config, "mlp_bias"),
+        hidden_dropout=rate(config, "residual_dropout", 0.1),
+    )
+
+
 def _smollm3(config: Config) -> Architecture:
     skipped = layer_indices(config, "no_rope_layers", 0)
     if skipped is None:
@@ -128,6 +153,20 @@ def _cohere(config: Config) -> Architecture:
         qk_norm_heads=flag(config, "use_qk_norm"),
         scaled_logits=True,
         **habits,
+    )
+
+
+def _cohere2(config: Config) -> Architecture:
+    """Blocks with a window turn, those without do not."""
+    span = window(config, 4096)
+    every = 4 if config.get("sliding_window_pattern") is None else size(config, "sliding_window_pattern")
+    layers = windowed(config, every) if span else ()
+    plain = tuple(i for i in range(size(config, "num_hidden_layers")) if i not in layers)
+    return replace(
+        _cohere({**config, "use_qk_norm": False}),
+        sliding_window=span,
+        windowed_layers=layers,
+        unrotated_layers=plain,
     )
 
 
@@ -183,15 +222,19 @@ FAMILIES: dict[str, Reader] = {
     "llama": _llama,
     "mistral": _mistral,
     "ministral": _ministral,
+    "ministral3": _ministral3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "phi3": _phi3,
     "granite": _granite,
     "olmo": _olmo,
     "olmo2": _olmo2,
+    "olmo3": _olmo3,
+    "seed_oss": _seed_oss,
     "smollm3": _smollm3,
     "stablelm": _stablelm,
     "cohere": _cohere,
+    "cohere2": _cohere2,
     "internlm3": _internlm3,
     "glm": _glm,
     "glm4": _glm4,

@@ -23,6 +23,7 @@ def _gemma2(config: Config) -> Architecture:
         norm=Norm.rms_fp32,
         scaled_embedding=True,
         block=Block.sandwich,
+        sdpa=False,
         attention_softcap=config.get("attn_logit_softcapping", 50.0) is not None,
         logit_softcap=config.get("final_logit_softcapping", 30.0) is not None,
         sliding_window=window(config, 4096),
@@ -55,8 +56,8 @@ def _gemma3_with_images(config: Config) -> Architecture:
     given = cast("Mapping[str, Any]", text)
     if config.get("vision_config") is not None:
         raise CaseError(
-            "model_type 'gemma3' has a vision_config: its image tower is not supported. To train on text alone, "
-            "load Gemma3ForCausalLM and give its text_config (model_type gemma3_text)"
+            "model_type 'gemma3' has a vision_config: its image tower is not supported. "
+            "To train on text alone, load Gemma3ForCausalLM and give its text_config (model_type gemma3_text)"
         )
     return _gemma3({**given, "model_type": "gemma3_text"})
 

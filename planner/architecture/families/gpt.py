@@ -185,6 +185,7 @@ def _bloom(config: Config) -> Architecture:
         ffn=4 * size(base, "hidden_size"),
         norm=Norm.layer,
         embedding_norm=True,
+        sdpa=False,
         mlp=Mlp.gelu_bloom,
         mlp_names=_DENSE,
         rotary=Rotary.none,

@@ -20,6 +20,14 @@ def _dense_layers(config: Config) -> tuple[int, ...]:
     return tuple(i for i in range(layers) if i in only or (i + 1) % step)
 
 
+def _checked(experts: Experts) -> Experts:
+    if experts.per_token > experts.count:
+        raise CaseError(
+            f"num_experts_per_tok is {experts.per_token}, but a block has {experts.count} experts"
+        )
+    return experts
+
+
 def _mixtral(config: Config) -> Architecture:
     experts = Experts(
         count=size(config, "num_local_experts", 8),
@@ -28,7 +36,7 @@ def _mixtral(config: Config) -> Architecture:
         normalised=True,
         wide_weights=True,
     )
-    return decoder({"num_key_value_heads": 8, **config}, mlp=Mlp.moe, experts=experts)
+    return decoder({"num_key_value_heads": 8, **config}, mlp=Mlp.moe, experts=_checked(experts))
 
 
 def _qwen2_moe(config: Config) -> Architecture:
@@ -42,7 +50,9 @@ def _qwen2_moe(config: Config) -> Architecture:
         dense_layers=_dense_layers(config),
     )
     base = {"num_key_value_heads": 16, "intermediate_size": 5632, **config}
-    return decoder(base, qkv_bias=flag(config, "qkv_bias", default=True), mlp=Mlp.moe, experts=experts)
+    return decoder(
+        base, qkv_bias=flag(config, "qkv_bias", default=True), mlp=Mlp.moe, experts=_checked(experts)
+    )
 
 
 def _qwen3_moe(config: Config) -> Architecture:
@@ -54,7 +64,9 @@ def _qwen3_moe(config: Config) -> Architecture:
         dense_layers=_dense_layers(config),
     )
     base = {"num_key_value_heads": 4, "intermediate_size": 6144, **config}
-    return decoder(base, qk_norm=True, mlp=Mlp.moe, experts=experts, **(biases(config) | {"mlp_bias": False}))
+    return decoder(
+        base, qk_norm=True, mlp=Mlp.moe, experts=_checked(experts), **(biases(config) | {"mlp_bias": False})
+    )
 
 
 def _olmoe(config: Config) -> Architecture:
@@ -70,7 +82,11 @@ def _olmoe(config: Config) -> Architecture:
     )
     base = {"intermediate_size": 2048, **config}
     return decoder(
-        base, qk_norm_whole=True, mlp=Mlp.moe, experts=experts, **(biases(config) | {"mlp_bias": False})
+        base,
+        qk_norm_whole=True,
+        mlp=Mlp.moe,
+        experts=_checked(experts),
+        **(biases(config) | {"mlp_bias": False}),
     )
 
 
@@ -106,7 +122,7 @@ def _deepseek(config: Config) -> Architecture:
     return decoder(
         base,
         mlp=Mlp.moe,
-        experts=experts,
+        experts=_checked(experts),
         latent=latent,
         rotary=Rotary.full,
         rotary_width=latent.rope,
