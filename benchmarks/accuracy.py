@@ -4,7 +4,7 @@
 
 FILE of `--rivals` comes from benchmarks/rivals/run.py; each rival then stands beside us on the rows in its scope.
 Errors are forecast / measured - 1. No fitted constant enters them; formulas were mended after seeing rows. On rows of
-h200-validation.jsonl the forecast that was frozen before the measurement stands beside today's.
+h200-validation.jsonl and h200-settings.jsonl the forecast that was frozen before the measurement stands beside today's.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ import pandas as pd
 import planner
 from benchmarks.rivals.compare import against_rivals, out_of_scope
 from planner.tables import DATA
+from planner.verdict import judge
 
 GIB = 1024**3
-FROZEN = Path(__file__).parent / "results/h200-2026-11-29-frozen.jsonl"
+FROZEN = tuple(
+    Path(__file__).parent / f"results/{name}-frozen.jsonl"
+    for name in (
+        "h200-2026-11-29",
+        "h200-2026-11-29-settings",
+        "h200-2026-11-29-fresh",
+        "h200-2026-11-29-boundary",
+    )
+)
 WORST = 8
 FIGURES = ("peak_allocated", "peak_reserved", "device_used")
 GROUPS = ("method", "stage", "architecture")
@@ -29,13 +38,13 @@ SHOWN = ["id", *GROUPS, "measured_gib", "allocated", "reserved", "frozen"]
 
 
 def measured_rows() -> list[dict[str, Any]]:
-    files = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl")
+    files = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
     lines = [line for name in files for line in (DATA / "measured" / name).read_text().splitlines()]
     return [json.loads(line) for line in lines]
 
 
 def frozen() -> dict[str, float]:
-    rows = map(json.loads, FROZEN.read_text().splitlines())
+    rows = (json.loads(line) for path in FROZEN for line in path.read_text().splitlines())
     return {row["id"]: row["peak_allocated_gib"] for row in rows}
 
 
@@ -92,8 +101,8 @@ def verdicts(rows: list[dict[str, Any]]) -> pd.DataFrame:
         if limit is None:
             continue
         case = planner.parse_training_case({**row["case"], "memory_limit_gib": None})
-        said = "fits" if planner.forecast_training(case).survives(int(limit * GIB)) else "does not fit"
-        key = (said, row["measured"]["status"])
+        verdict = judge(case, planner.forecast_training(case), budget_bytes=int(limit * GIB))
+        key = (verdict.label, row["measured"]["status"])
         counts[key] = counts.get(key, 0) + 1
     return pd.Series(counts).unstack(fill_value=0).rename_axis("forecast \\ happened")
 

@@ -23,13 +23,13 @@ import planner
 from benchmarks.field.engines import Waiting
 from benchmarks.field.parts import NotTranslated, Record
 from benchmarks.field.translate import Translation, translate
+from planner.host import SAVING, host_peak_bytes
 from planner.predict import device_extra_bytes
 
 GIB = 1024**3
 FIGURES = {"allocated": "peak_allocated", "reserved": "peak_reserved", "process": "device_used"}
 MEASURED = "measured"
 GPUS_A_NODE = 8
-PROCESSES, LOADING, WEIGHTS = "processes", "loading the checkpoint", "offloaded weights (pinned)"
 Range = tuple[float, float]
 
 
@@ -109,7 +109,7 @@ def _verdict(record: Record, translation: Translation) -> dict[str, Any]:
     host_decides = str(record.get("host_outcome", "")).startswith("oom")
     if record.get("zero_stage") == "fsdp" and host_decides:
         raise NotTranslated("the host decided, while FSDP loaded the model: not modelled")
-    host = _host_bytes(forecast)
+    host = host_peak_bytes({use: size for use, size in forecast.host.items() if use != SAVING})
     if record.get("zero_stage") != "fsdp" and record.get("host_ram_gb"):
         fits["host"] = host <= record["host_ram_gb"] * 10**9
     said = "fits" if all(fits.values()) else "oom"
@@ -120,13 +120,6 @@ def _verdict(record: Record, translation: Translation) -> dict[str, Any]:
         "forecast_gib": [round(forecast.required_bytes / GIB, 3)],
         "host_gib": round(host / GIB, 1) if "host" in fits else None,
     }
-
-
-def _host_bytes(forecast: planner.Forecast) -> int:
-    """Main memory of a node: loading is over when the optimizer's buffers exist, the weights' are there before."""
-    uses = dict(forecast.host)
-    always, loading = uses.pop(PROCESSES, 0), uses.pop(LOADING, 0)
-    return always + max(loading + uses.get(WEIGHTS, 0), sum(uses.values()))
 
 
 def _budget_bytes(record: Record, translation: Translation, case: planner.TrainingCase) -> int:

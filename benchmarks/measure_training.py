@@ -6,7 +6,7 @@
 Collectives of the fake group do nothing: memory is right, losses are not. Random weights and tokens, three
 optimizer steps, clipping at 1.0. Cases are in the format of docs/case-format.md. Each case runs in its own
 process, so that each has its own allocator. With TRACE=1 each request to the allocator is written beside the
-result (`trace.py` compares it with the emulation).
+result; `compare_trace.py` shows where it and the emulation part.
 """
 
 from __future__ import annotations

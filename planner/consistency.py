@@ -8,11 +8,14 @@ from typing import Any, cast
 from planner.optimizers import optimizers
 
 Case = Mapping[str, Any]
+_FUSED_LOSS = "fused_linear_cross_entropy"
 
 
 def contradictions(case: Case) -> list[str]:
     """Every contradiction between keys of a case, with the reason."""
-    return [*_offload(case), *_methods(case), *_engines(case), *_optimizer(case), *_checkpoints(case)]
+    engines = (_engines, _fsdp, _sequences, _accumulation, _optimizer)
+    checks = (_offload, _nested, _methods, _quantized, *engines, _blocks)
+    return [problem for check in checks for problem in check(case)]
 
 
 def _offload(case: Case) -> list[str]:
@@ -29,6 +32,25 @@ def _offload(case: Case) -> list[str]:
         problems.append("offload_param needs zero_stage 3: below it DeepSpeed ignores it")
     if param == "nvme" and method in ("lora", "qlora", "freeze"):
         problems.append("offload_param nvme fails with frozen weights in DeepSpeed 0.19; use cpu")
+    return problems
+
+
+def _nested(case: Case) -> list[str]:
+    """What a pasted DeepSpeed configuration says otherwise than the keys of the case."""
+    zero = _mapping(_mapping(case.get("deepspeed")).get("zero_optimization"))
+    said: dict[str, tuple[str, Any, Any]] = {"stage": ("zero_stage", zero.get("stage"), 0)}
+    for key in ("offload_optimizer", "offload_param"):
+        said[f"{key}.device"] = (key, _mapping(zero.get(key)).get("device"), "none")
+    problems: list[str] = []
+    for where, (key, value, default) in said.items():
+        ours = case.get(key, default)
+        if value not in (None, ours):
+            problems.append(
+                f"deepspeed.zero_optimization.{where} is {value!r}, but {key} is {ours!r}; set {key}"
+            )
+    split = _mapping(zero.get("offload_optimizer")).get("ratio", 1.0) != 1.0
+    if split and (case.get("zero_stage", 0) != 3 or case.get("offload_optimizer", "none") != "cpu"):
+        problems.append("offload_optimizer.ratio needs zero_stage 3 and offload_optimizer cpu")
     return problems
 
 
@@ -57,6 +79,23 @@ def _methods(case: Case) -> list[str]:
     return problems
 
 
+def _quantized(case: Case) -> list[str]:
+    base, lora = _mapping(case.get("quantization")), _mapping(case.get("lora"))
+    saved = lora.get("modules_to_save") or ()
+    problems: list[str] = []
+    if base.get("kind") == "gptq" and lora.get("use_dora"):
+        problems.append("lora.use_dora on a gptq base: peft refuses it (`tuners/lora/gptq.py`)")
+    if not base.get("head"):
+        return problems
+    if base.get("kind") == "gptq":
+        problems.append("quantization.head with kind gptq is not modelled: it leaves the output layer alone")
+    if case.get("liger"):
+        problems.append("quantization.head with liger: its fused loss reads an unquantised output layer")
+    if isinstance(saved, (list, tuple)) and "lm_head" in saved:
+        problems.append("quantization.head and lora.modules_to_save lm_head: packed weights are not trained")
+    return problems
+
+
 def _engines(case: Case) -> list[str]:
     engine = case.get("engine", "deepspeed")
     problems: list[str] = []
@@ -68,6 +107,24 @@ def _engines(case: Case) -> list[str]:
             problems.append(f"dtype fp16 needs loss scaling, which engine {engine} is not modelled with")
     if engine == "fsdp2" and case.get("method") == "qlora":
         problems.append("engine fsdp2 with qlora is not modelled")
+    return problems
+
+
+def _fsdp(case: Case) -> list[str]:
+    if case.get("engine", "deepspeed") != "fsdp2":
+        return ["fsdp says how engine fsdp2 shards, but the engine is another"] if case.get("fsdp") else []
+    kind = _mapping(case.get("checkpointing")).get("kind", "non_reentrant")
+    problems: list[str] = []
+    if kind != "non_reentrant":
+        problems.append(f"checkpointing.kind {kind} with engine fsdp2 is not modelled; use non_reentrant")
+    row = optimizers().get(str(case.get("optimizer", "deepspeed_adamw")))
+    if row is not None and (row.block or row.paged or row.factored):
+        problems.append(f"optimizer {row.name} with engine fsdp2 is not modelled; use torch_adamw")
+    return problems
+
+
+def _sequences(case: Case) -> list[str]:
+    problems: list[str] = []
     ranks, world = case.get("sequence_parallel", 1), case.get("world_size", 1)
     length = case.get("seq_len", 512)
     if _counts(ranks, world, length):
@@ -75,13 +132,25 @@ def _engines(case: Case) -> list[str]:
             problems.append(f"sequence_parallel {ranks} does not divide world_size {world}")
         if length % ranks:
             problems.append(f"sequence_parallel {ranks} does not divide seq_len {length}")
-    types = _mapping(_mapping(case.get("deepspeed")).get("data_types"))
-    if (
-        types.get("grad_accum_dtype") not in (None, case.get("dtype", "bf16"))
-        and case.get("zero_stage", 0) == 0
-    ):
-        problems.append("grad_accum_dtype other than dtype needs zero_stage 1, 2 or 3 (DeepSpeed refuses it)")
     return problems
+
+
+def _accumulation(case: Case) -> list[str]:
+    """Gradients in another type than the weights (DeepSpeed `engine.py: _do_optimizer_sanity_check`)."""
+    types = _mapping(_mapping(case.get("deepspeed")).get("data_types"))
+    wanted, dtype = types.get("grad_accum_dtype"), case.get("dtype", "bf16")
+    stage, offloads = case.get("zero_stage", 0), case.get("offload_optimizer", "none") != "none"
+    if wanted in (None, dtype):
+        return []
+    if stage == 0:
+        return ["grad_accum_dtype other than dtype needs zero_stage 1, 2 or 3 (DeepSpeed refuses it)"]
+    if wanted != "fp32":
+        return [f"grad_accum_dtype {wanted} with dtype {dtype} is not modelled; use fp32 or {dtype}"]
+    if stage == 1 and dtype != "bf16":
+        return [f"grad_accum_dtype fp32 at zero_stage 1 with dtype {dtype} is not modelled; use zero_stage 2"]
+    if stage in (1, 2) and offloads:
+        return ["grad_accum_dtype fp32 with offload_optimizer is not modelled below zero_stage 3"]
+    return []
 
 
 def _optimizer(case: Case) -> list[str]:
@@ -93,22 +162,30 @@ def _optimizer(case: Case) -> list[str]:
     if engine != "deepspeed" and not row.plain:
         problems.append(f"optimizer {name} is DeepSpeed's; engine {engine} takes torch_adamw and its kin")
     offloaded = case.get("offload_optimizer", "none") != "none"
-    if offloaded and (row.block or row.paged or row.factored):
+    if offloaded and not row.offload:
         problems.append(
             f"optimizer {name} has no CPU version to offload to; use deepspeed_adamw or torch_adamw"
         )
     return problems
 
 
-def _checkpoints(case: Case) -> list[str]:
-    given = case.get("checkpointing")
-    if given and not case.get("gradient_checkpointing", False):
-        return ["checkpointing says how, but gradient_checkpointing is off"]
-    if case.get("liger") and case.get("loss", "stock") == "chunked":
-        return ["loss chunked and liger both replace the loss; choose one"]
-    if case.get("liger_kernels") is not None and not case.get("liger"):
-        return ["liger_kernels says which, but liger is off"]
-    return []
+def _blocks(case: Case) -> list[str]:
+    """How blocks and loss are run."""
+    liger, kernels = case.get("liger"), case.get("liger_kernels")
+    problems: list[str] = []
+    if case.get("checkpointing") and not case.get("gradient_checkpointing", False):
+        problems.append("checkpointing says how, but gradient_checkpointing is off")
+    fuses = kernels is None or (isinstance(kernels, (list, tuple)) and _FUSED_LOSS in kernels)
+    if liger and fuses and case.get("loss", "stock") == "chunked":
+        problems.append(
+            "loss chunked and liger both replace the loss; choose one, or leave "
+            f"{_FUSED_LOSS} out of liger_kernels"
+        )
+    if case.get("loss") == "litgpt_chunked" and (liger or case.get("outputs_kept")):
+        problems.append("loss litgpt_chunked is of LitGPT's loop, which has neither liger nor outputs_kept")
+    if kernels is not None and not liger:
+        problems.append("liger_kernels says which, but liger is off")
+    return problems
 
 
 def misfits(case: Case, parsed: Mapping[str, Any]) -> list[str]:
@@ -123,6 +200,14 @@ def misfits(case: Case, parsed: Mapping[str, Any]) -> list[str]:
     ranks = case.get("sequence_parallel", 1)
     if _counts(ranks) and architecture.heads % ranks:
         problems.append(f"sequence_parallel {ranks} does not divide {architecture.heads} attention heads")
+    elif _counts(ranks) and architecture.kv_heads % ranks:
+        heads = f"{architecture.kv_heads} key-value heads"
+        problems.append(f"sequence_parallel {ranks} does not divide {heads}, which is not modelled")
+    base = parsed.get("quantization")
+    if base is not None and base.head and architecture.tied:
+        problems.append("quantization.head: this model's output layer is its embedding, which stays whole")
+    if architecture.latent is not None and case.get("attention_code") == "litgpt":
+        problems.append(f"attention_code litgpt is not modelled for {architecture.model_type}")
     return problems
 
 

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from planner.errors import OutOfMemory
+from planner.host import host_peak_bytes
 from planner.memory.allocator import CachingAllocator
 from planner.memory.replay import replay
+from planner.uncertainty import FIGURES, Residuals
 from planner.units import GIB, MIB, gib
 
 Events = list[tuple[int, int, int]]
@@ -22,7 +24,8 @@ class Verdict:
     """Whether a job fits a budget of GPU memory.
 
     `budget_bytes` is what the allocator may reserve on one GPU; `headroom_bytes` is what is left of it
-    beside what the job requires (negative when it does not fit).
+    beside what the job requires (negative when it does not fit). `fits` is the point forecast's answer; the
+    label is `fits` only when the whole band around what is required fits, `tight` when only its middle does.
     """
 
     fits: bool
@@ -32,6 +35,8 @@ class Verdict:
     largest: str
     largest_bytes: int
     fix: str | None = None
+    band_bytes: tuple[int, int] = (0, 0)
+    """Lower and upper end of what the job may require."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -43,6 +48,7 @@ class Verdict:
             "largest": self.largest,
             "largest_gib": round(gib(self.largest_bytes), 3),
             "fix": self.fix,
+            "required_band_gib": [round(gib(end), 3) for end in self.band_bytes],
         }
 
 
@@ -58,6 +64,7 @@ class Forecast:
         host: bytes of main memory on one node, by use.
         disk: bytes on disk, by use.
         start_peak_bytes: highest moment of loading and engine start.
+        residuals: how far the figures of its class have been off.
         device_extra_bytes: CUDA context, libraries and NCCL, outside the allocator.
         seconds: time the forecast took.
     """
@@ -72,14 +79,22 @@ class Forecast:
     host: dict[str, int]
     disk: dict[str, int]
     seconds: float
+    residuals: Residuals
     notes: tuple[str, ...] = ()
     events: Events = field(default_factory=lambda: [], repr=False)
     expandable_segments: bool = False
+    fragments: bool = True
+    """Whether the device's allocator keeps freed blocks, as CUDA's does and a CPU's does not."""
 
     @property
     def device_used_bytes(self) -> int:
         """What nvidia-smi would show for this process when nothing limits the allocator."""
         return self.peak_reserved_bytes + self.device_extra_bytes
+
+    @property
+    def host_peak_bytes(self) -> int:
+        """The most one node holds in main memory at one time; `host` also lists what comes and goes."""
+        return host_peak_bytes(self.host)
 
     @cached_property
     def required_bytes(self) -> int:
@@ -90,7 +105,9 @@ class Forecast:
         through by luck where a wider one fails; such luck does not count.
         """
         low = max(self.peak_allocated_bytes, self.start_peak_bytes)
-        return safe_limit(self._gets_through, low=low, high=max(self.peak_reserved_bytes, low))
+        if not self.fragments:
+            return low
+        return safe_limit(self.gets_through, low=low, high=max(self.peak_reserved_bytes, low))
 
     def survives(self, limit_bytes: int) -> bool:
         """Whether the allocator gets through under a limit."""
@@ -99,6 +116,16 @@ class Forecast:
         if limit_bytes < max(self.peak_allocated_bytes, self.start_peak_bytes):
             return False
         return limit_bytes >= self.required_bytes
+
+    def band_bytes(self, figure: str) -> tuple[int, int]:
+        """Lower and upper end of `peak_allocated`, `required` or `peak_reserved`.
+
+        A job never requires more than it would reserve without a limit.
+        """
+        low, high = self.residuals.band_bytes(figure, getattr(self, f"{figure}_bytes"))
+        if figure == "required":
+            high = min(high, self.band_bytes("peak_reserved")[1])
+        return low, high
 
     def reserved_under(self, limit_bytes: int) -> int:
         """What the allocator reserves when a limit makes it give cached blocks back.
@@ -111,7 +138,10 @@ class Forecast:
     def _replay(self, limit_bytes: int) -> CachingAllocator:
         return replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
 
-    def _gets_through(self, limit_bytes: int) -> bool:
+    def gets_through(self, limit_bytes: int) -> bool:
+        """Whether a job gets through under exactly this limit, be it by luck."""
+        if not self.fragments:
+            return limit_bytes >= max(self.peak_allocated_bytes, self.start_peak_bytes)
         try:
             self._replay(limit_bytes)
         except OutOfMemory:
@@ -127,13 +157,19 @@ class Forecast:
             "peak_reserved_gib": _rounded(self.peak_reserved_bytes),
             "device_used_gib": _rounded(self.device_used_bytes),
             "engine_start_gib": _rounded(self.start_peak_bytes),
+            "bands": self._bands(),
             "components": {k: _rounded(v) for k, v in self.components.items()},
             "phases": {k: _rounded(v) for k, v in self.phases.items()},
             "host": {k: _rounded(v) for k, v in self.host.items()},
+            "host_peak_gib": _rounded(self.host_peak_bytes),
             "disk": {k: _rounded(v) for k, v in self.disk.items()},
             "notes": list(self.notes),
             "seconds": round(self.seconds, 4),
         }
+
+    def _bands(self) -> dict[str, Any]:
+        ends = {f"{name}_gib": [_rounded(end) for end in self.band_bytes(name)] for name in FIGURES}
+        return {"class": self.residuals.name, "rows": self.residuals.rows, **ends}
 
 
 def _rounded(nbytes: int) -> float:

@@ -12,10 +12,12 @@ from planner.architecture.families import architecture_of
 from planner.architecture.spec import Architecture
 from planner.consistency import contradictions, misfits
 from planner.errors import CaseError, did_you_mean
+from planner.network.litgpt import litgpt_architecture
 from planner.optimizers import optimizers
 from planner.parsing_deepspeed import grad_accum_dtype, zero_settings
+from planner.parsing_sections import fsdp_settings, quantization_settings, section
 from planner.tables import gpu_names
-from planner.training_case import LIGER_KERNELS, Checkpointing, Lora, Method, Quantization, TrainingCase
+from planner.training_case import LIGER_KERNELS, Checkpointing, Lora, Method, TrainingCase
 from planner.units import GIB
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -27,7 +29,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("bf16", "fp16", "fp32"),
     "engine": ("deepspeed", "plain", "fsdp2"),
     "optimizer": tuple(optimizers()),
-    "loss": ("stock", "chunked"),
+    "loss": ("stock", "chunked", "litgpt_chunked"),
+    "attention_code": ("transformers", "litgpt"),
 }
 _COUNTS = {
     "world_size": 65_536,
@@ -44,6 +47,7 @@ _OTHER = (
     "quantization",
     "freeze",
     "deepspeed",
+    "fsdp",
     "checkpointing",
     "liger_kernels",
     "memory_limit_gib",
@@ -92,38 +96,16 @@ def _wrong_values(case: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def section(case: Mapping[str, Any], key: str, valid: tuple[str, ...]) -> Mapping[str, Any] | None:
-    """A mapping inside a case, its keys checked; None where there is none."""
-    given = case.get(key)
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        raise CaseError(f"{key} must be a mapping")
-    content = cast("Mapping[str, Any]", given)
-    for name in content:
-        if name not in valid:
-            raise CaseError(f"unknown key {key}.{name}. {did_you_mean(str(name), valid)}")
-    return content
-
-
 def _architecture(case: Mapping[str, Any]) -> Architecture:
     config = case.get("hf_config")
     if not isinstance(config, Mapping):
         raise CaseError("no hf_config: the model's config.json as a mapping")
-    return architecture_of(cast("Mapping[str, Any]", config))
+    architecture = architecture_of(cast("Mapping[str, Any]", config))
+    return litgpt_architecture(architecture) if case.get("attention_code") == "litgpt" else architecture
 
 
-_LORA_KEYS = (
-    "r",
-    "alpha",
-    "target_modules",
-    "dropout",
-    "adapter_dtype",
-    "use_dora",
-    "use_rslora",
-    "modules_to_save",
-    "train_base",
-)
+_LORA_FLAGS = ("use_dora", "use_rslora", "train_base")
+_LORA_KEYS = ("r", "alpha", "target_modules", "dropout", "adapter_dtype", "modules_to_save", *_LORA_FLAGS)
 
 
 def _lora(case: Mapping[str, Any]) -> Lora | None:
@@ -138,7 +120,7 @@ def _lora(case: Mapping[str, Any]) -> Lora | None:
     adapter_dtype = given.get("adapter_dtype", case.get("dtype", "bf16"))
     if adapter_dtype not in ("fp32", "bf16", "fp16"):
         raise CaseError(f"lora.adapter_dtype is {adapter_dtype!r}; known: bf16, fp16, fp32")
-    flags = {key: given.get(key, False) for key in ("use_dora", "use_rslora", "train_base")}
+    flags = {key: given.get(key, False) for key in _LORA_FLAGS}
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise CaseError(f"lora.{key} is {value!r}; it must be true or false")
@@ -159,33 +141,8 @@ def _targets(given: Any) -> str | tuple[str, ...]:
 def _names(given: Any, key: str, *, more: str = "") -> tuple[str, ...]:
     names = tuple(cast("list[Any]", given)) if isinstance(given, (list, tuple)) else (None,)
     if not all(isinstance(name, str) and name for name in names):
-        raise CaseError(f"{key} is {given!r}; it must be {more}a list of at least one module name")
+        raise CaseError(f"{key} is {given!r}; it must be {more}a list of names")
     return cast("tuple[str, ...]", names)
-
-
-def _quantization(case: Mapping[str, Any]) -> Quantization | None:
-    valid = ("kind", "bits", "group_size", "quant_type", "double_quant", "prepare_for_kbit_training")
-    given = section(case, "quantization", valid)
-    if given is None:
-        return None
-    gptq = given.get("kind") == "gptq"
-    known = {
-        "kind": ("bnb", "gptq"),
-        "bits": (2, 3, 4, 8) if gptq else (4, 8),
-        "group_size": (-1, 32, 64, 128),
-        "quant_type": ("nf4", "fp4"),
-    }
-    problems = [
-        f"quantization.{key} is {given[key]!r}; known: {', '.join(map(str, values))}"
-        for key, values in known.items()
-        if key in given and (given[key] not in values or isinstance(given[key], (float, bool)))
-    ]
-    for key in ("double_quant", "prepare_for_kbit_training"):
-        if not isinstance(given.get(key, False), bool):
-            problems.append(f"quantization.{key} is {given[key]!r}; it must be true or false")
-    if problems:
-        raise CaseError(*problems)
-    return Quantization(**given)
 
 
 def _checkpointing(case: Mapping[str, Any]) -> Checkpointing:
@@ -240,7 +197,8 @@ def _device(case: Mapping[str, Any]) -> str:
 _SECTIONS = {
     "architecture": _architecture,
     "lora": _lora,
-    "quantization": _quantization,
+    "quantization": quantization_settings,
+    "fsdp": fsdp_settings,
     "checkpointing": _checkpointing,
     "liger_kernels": _kernels,
     "grad_accum_dtype": grad_accum_dtype,

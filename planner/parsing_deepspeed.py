@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from planner.architecture.families import architecture_of
 from planner.errors import CaseError, did_you_mean
 from planner.training_case import ZeroSettings
 
@@ -76,25 +77,10 @@ def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
     settings: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in given.items():
-        name = _SHORT.get(key, key)
-        where = f"deepspeed.zero_optimization.{key}"
-        if name in _COUNTS:
-            counted: Any = _auto(case, name) if value == "auto" else value
-            if _is_count(counted):
-                settings[name] = int(counted)
-            else:
-                more = ", or auto" if name in _AUTO else ""
-                problems.append(f"{where} is {value!r}; it must be a count of elements{more}")
-        elif name in _FLAGS:
-            if isinstance(value, bool) or (value is None and name == "overlap_comm"):
-                settings[name] = value
-            else:
-                problems.append(f"{where} is {value!r}; it must be true or false")
-        elif name in _REFUSED and value not in (None, False, 1, -1):
-            problems.append(f"{where}: {_REFUSED[name]}")
-        elif name not in (*_ELSEWHERE, *_NO_MEMORY, *_REFUSED):
-            known = (*_COUNTS, *_FLAGS, *_ELSEWHERE)
-            problems.append(f"unknown key {where}. {did_you_mean(key, known)}")
+        try:
+            settings |= _setting(case, key, value)
+        except CaseError as error:
+            problems += error.problems
     try:
         settings["offload_ratio"] = _ratio(given)
     except CaseError as error:
@@ -104,10 +90,44 @@ def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
     return ZeroSettings(**settings)
 
 
+def _setting(case: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """One key under the name that `ZeroSettings` has for it; nothing where it moves no memory."""
+    name, where = _SHORT.get(key, key), f"deepspeed.zero_optimization.{key}"
+    if name in _COUNTS:
+        counted: Any = _auto(case, name) if value == "auto" else value
+        if _is_count(counted):
+            return {name: int(counted)}
+        raise CaseError(f"{where} is {value!r}; it must be a count of elements{_or_auto(name)}")
+    if name in _FLAGS:
+        if isinstance(value, bool) or (value is None and name == "overlap_comm"):
+            return {name: value}
+        raise CaseError(f"{where} is {value!r}; it must be true or false")
+    if name in _REFUSED and not _is_off(value):
+        raise CaseError(f"{where}: {_REFUSED[name]}; leave it out")
+    if name not in (*_ELSEWHERE, *_NO_MEMORY, *_REFUSED):
+        known = (*_COUNTS, *_FLAGS, *_ELSEWHERE)
+        raise CaseError(f"unknown key {where}. {did_you_mean(key, known)}")
+    return {}
+
+
+def _or_auto(name: str) -> str:
+    return ", or auto" if name in _AUTO else ""
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a value of a refused key means what DeepSpeed does without it."""
+    return value is None or value is False or (not isinstance(value, bool) and value in (1, -1))
+
+
 def _auto(case: Mapping[str, Any], name: str) -> int | None:
-    hidden = _mapping(case.get("hf_config") or {}, "hf_config").get("hidden_size")
-    known = name in _AUTO and isinstance(hidden, int) and not isinstance(hidden, bool)
-    return _AUTO[name](cast("int", hidden)) if known else None
+    """What stands for "auto", where the setting has such a value."""
+    if name not in _AUTO:
+        return None
+    try:
+        hidden = architecture_of(_mapping(case.get("hf_config"), "hf_config")).hidden
+    except CaseError:  # reported where the model is read
+        return 0
+    return _AUTO[name](hidden)
 
 
 def _ratio(given: Mapping[str, Any]) -> float:

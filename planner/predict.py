@@ -9,17 +9,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from planner.disk import disk_bytes
 from planner.errors import CaseError
 from planner.forecast import Forecast
-from planner.host import disk_bytes, host_bytes
+from planner.host import host_bytes
 from planner.parsing import parse_training_case
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
-from planner.training_case import Method, TrainingCase
+from planner.training_case import TrainingCase
+from planner.uncertainty import residuals
 
-EIGHT_BITS = 8
 TIERS = ("formula",)
+ALIGNMENTS = ("dpo", "grpo", "ppo")
 
 
 def predict(
@@ -35,8 +37,12 @@ def predict(
     kind = case.get("kind", "train")
     if kind == "serve":
         return forecast_serving(case)
+    if kind in ALIGNMENTS:
+        from planner.alignment import forecast_alignment  # it plays jobs with what is in this module
+
+        return forecast_alignment(kind, case)
     if kind != "train":
-        raise CaseError(f"kind is {kind!r}; known: serve, train")
+        raise CaseError(f"kind is {kind!r}; known: {', '.join(sorted((*ALIGNMENTS, 'serve', 'train')))}")
     return forecast_training(parse_training_case(case))
 
 
@@ -73,9 +79,11 @@ def _played(case: TrainingCase, ranks_per_node: int) -> Forecast:
         host=host,
         disk=disk_bytes(case, run.network),
         seconds=time.perf_counter() - began,
+        residuals=residuals(case),
         notes=_notes(case),
         events=arena.events,
         expandable_segments=case.expandable_segments,
+        fragments=case.device != CPU,
     )
 
 
@@ -90,14 +98,27 @@ def device_extra_bytes(case: TrainingCase) -> int:
 
 def _notes(case: TrainingCase) -> tuple[str, ...]:
     notes: list[str] = []
-    if not case.architecture.verified:
-        notes.append(f"{case.architecture.model_type}: derived from source, not measured")
     if case.attention == "sdpa" and not case.architecture.sdpa:
         notes.append(f"transformers 5 has no sdpa attention for {case.architecture.model_type}: use eager")
-    if case.method is Method.freeze and case.zero_stage == 3 and case.gradient_checkpointing:
-        notes.append("freeze at stage 3 with checkpointing: one measurement lay 10 % above this forecast")
-    if case.quantization is not None and case.quantization.bits == EIGHT_BITS:
-        notes.append("8-bit base: one measurement lay 27 % above this forecast (the weights twice)")
+    if case.quantization is not None and case.quantization.keeps_inputs:
+        notes.append("quantised products keep inputs: a loop that holds the loss of its last step needs more")
     if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
         notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
-    return tuple(notes)
+    return (*notes, *_derived(case))
+
+
+def _derived(case: TrainingCase) -> list[str]:
+    """Settings that no measured row stands behind."""
+    base = case.quantization
+    found = {
+        "engine fsdp2": case.engine == "fsdp2",
+        "a gptq base": base is not None and base.kind == "gptq",
+        "a quantised output layer": base is not None and base.head,
+        "inputs kept by bitsandbytes before 0.43.2": base is not None
+        and base.bits == 4
+        and base.keeps_inputs,
+        "all-to-all buffers of sequence_parallel": case.sequence_parallel > 1,
+        "loss litgpt_chunked": case.loss == "litgpt_chunked",
+        "attention_code litgpt": case.attention_code == "litgpt",
+    }
+    return [f"{what}: derived, not measured" for what, given in found.items() if given]

@@ -114,3 +114,8 @@ def workspace_bytes(device: str) -> int:
 def constant_bytes(name: str) -> int:
     """A measured constant of `data/constants.yaml`, in bytes."""
     return int(read_table("constants.yaml")[name]["value"] * GIB)
+
+
+def constant(name: str) -> float:
+    """A constant of `data/constants.yaml` as it stands there."""
+    return float(read_table("constants.yaml")[name]["value"])

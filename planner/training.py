@@ -6,16 +6,19 @@ then repeats, but fragments of cached memory still grow in the third.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from planner.deepspeed.base import Engine
 from planner.deepspeed.bf16 import Bf16Stage1
 from planner.deepspeed.stage0 import Stage0
 from planner.deepspeed.stage3 import Stage3
 from planner.deepspeed.stage12 import Stage12
+from planner.fsdp2 import Fsdp2
 from planner.memory.allocator import CachingAllocator, PlainAllocator
 from planner.memory.arena import Arena, Buffer
 from planner.memory.replay import gpu_allocator
 from planner.network.build import build_network
-from planner.network.loss import loss_of
+from planner.network.loss import LITGPT, TRL, loss_of
 from planner.network.modules import Network
 from planner.network.run import ForwardPass
 from planner.plain_loop import PlainLoop
@@ -31,8 +34,8 @@ TOKEN_BYTES = 8  # int64 ids
 
 def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
     """The emulated engine: DeepSpeed's optimizer of the case's stage, or what stands in its place."""
-    if case.engine == "plain":
-        return PlainLoop(case, network, arena)
+    if case.engine != "deepspeed":
+        return (Fsdp2 if case.engine == "fsdp2" else PlainLoop)(case, network, arena)
     if case.zero_stage == 1 and case.dtype == "bf16" and case.grad_accum_dtype == "fp32":
         return Bf16Stage1(case, network, arena)
     makers = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
@@ -48,52 +51,70 @@ def _allocator(case: TrainingCase) -> CachingAllocator:
 class TrainingRun:
     """One emulated rank 0 over its start and its first optimizer steps."""
 
-    def __init__(self, case: TrainingCase) -> None:
-        self.case = case
-        self.arena = Arena(_allocator(case))
+    def __init__(self, case: TrainingCase, arena: Arena | None = None, *, label: str = "") -> None:
+        self.case, self.label = case, label
+        self.arena = Arena(_allocator(case)) if arena is None else arena
         self.network = build_network(case)
         self.engine = make_engine(case, self.network, self.arena)
         self.workspaces = Workspaces(self.arena, workspace_bytes(case.device))
         self.start_peak_bytes = 0
         self.graph: list[Buffer] = []
+        self.earlier_logits: list[Buffer] = []
+        self.before_backward: Callable[[], object] | None = None
 
     def play(self, *, steps: int | None = None) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
         if steps is None:  # what a CPU frees leaves no fragments that matter
             steps = STEPS_FOR_PEAK if self.case.device == CPU else STEPS_FOR_FRAGMENTS
         arena = self.arena
-        self.engine.load()
-        arena.end_phase("load")
-        self.engine.start()
-        arena.end_phase("engine start")
+        self.set_up()
         self.start_peak_bytes = max(p.peak_bytes for p in arena.phases)
         arena.forget_peak()
         for step in range(steps):
-            micro_batches = min(self.case.grad_accum, DISTINCT_MICRO_BATCHES)
-            for micro in range(micro_batches):
-                self._micro_batch(step, boundary=micro == micro_batches - 1)
-            self.engine.step()
-            arena.end_phase(f"step {step + 1}")
+            self.optimize(step)
         return arena
 
-    def _micro_batch(self, step: int, *, boundary: bool) -> None:
+    def set_up(self) -> None:
+        """Load the weights and start the engine."""
+        self.engine.load()
+        self.arena.end_phase(f"{self.label}load")
+        self.engine.start()
+        self.arena.end_phase(f"{self.label}engine start")
+
+    def optimize(self, step: int) -> None:
+        """The micro-batches of one optimizer step, and the step."""
+        micro_batches = min(self.case.grad_accum, DISTINCT_MICRO_BATCHES)
+        for micro in range(micro_batches):
+            self.micro_batch(step, boundary=micro == micro_batches - 1)
+        self.engine.step()
+        self.arena.end_phase(f"{self.label}step {step + 1}")
+
+    def micro_batch(self, step: int, *, boundary: bool) -> None:
+        """One forward and backward pass; `boundary` at the last of a step."""
         arena, case = self.arena, self.case
-        self.graph = []  # the graph of the last micro-batch goes with the last name for its loss
+        if case.loss != LITGPT:
+            self.graph = []  # the graph of the last micro-batch goes with the last name for its loss
         ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
         self.engine.begin_micro_batch()
         # Only the gradient that autograd makes for F.linear is a transposed view.
         views = not (self.engine.keeps_inputs or case.fuses("fused_linear_cross_entropy"))
         tape = Tape(arena, self.engine, self.workspaces, transposes=views)
         loss, kept = self._forward(tape)
-        arena.end_phase(f"forward {step + 1}")
+        if self.engine.blocks is not None:
+            self.engine.blocks.end_forward()
+        beside = None if self.before_backward is None else self.before_backward()
+        if case.loss == TRL:  # trl's names for the logits end with its loss function
+            kept.clear()
+        arena.end_phase(f"{self.label}forward {step + 1}")
         gradient = arena.new(4, "loss")
         tape.backward(loss, gradient)
         self.engine.end_backward(boundary=boundary)
-        del loss, kept, gradient, ids
-        arena.end_phase(f"backward {step + 1}")
+        del loss, kept, gradient, ids, beside
+        arena.end_phase(f"{self.label}backward {step + 1}")
 
     def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
         forward = ForwardPass(self.case, self.network, tape, self.engine)
+        forward.earlier_logits = self.earlier_logits
+        made = loss_of(forward, forward.hidden_states())
         self.graph = forward.graph
-        hidden = forward.hidden_states()
-        return loss_of(forward, hidden)
+        return made

@@ -36,7 +36,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Quantization:
-    """A quantised base: bitsandbytes (`bnb`), or GPTQ in groups of `group_size` inputs."""
+    """A quantised base: bitsandbytes (`bnb`), or GPTQ in groups of `group_size` inputs (-1: all of them)."""
 
     kind: str = "bnb"
     bits: int = 4
@@ -44,6 +44,27 @@ class Quantization:
     quant_type: str = "nf4"
     double_quant: bool = True
     prepare_for_kbit_training: bool = True
+    head: bool = False
+    """The output layer is quantised too (LitGPT)."""
+    keeps_inputs: bool = False
+    """Products keep their input as an attribute of the graph (bitsandbytes before 0.43.2)."""
+    unpacked_dtype: str | None = None
+    """Type that weights are unpacked to before they are cast to `dtype`; None: `dtype` itself."""
+
+
+@dataclass(frozen=True)
+class Fsdp:
+    """Settings of torch's `fully_shard`. Defaults: no mixed precision, blocks reshard after forward."""
+
+    fp32_params: bool = False
+    """Shards in fp32, gathered in `dtype` (`MixedPrecisionPolicy.param_dtype`)."""
+    reduce_dtype: str | None = None
+    """Type in which gradients travel; None: that of the gathered weights."""
+    reshard_after_forward: bool = True
+    sync_each_batch: bool = True
+    """Reduce gradients in every micro-batch; if not (`no_sync`), they wait whole for the last one."""
+    foreach: bool = False
+    """Step all tensors at once. Torch does so of itself for plain tensors only."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +136,8 @@ class TrainingCase:
     padded: bool = False
     packed: bool = False
     """Several documents in a row, told apart by their positions."""
+    logits_to_keep: int = 0
+    """Positions of each sequence that logits are made of; 0: all (alignment jobs)."""
     sequence_parallel: int = 1
     """Ranks that share one sequence (Ulysses)."""
     outputs_kept: bool = False
@@ -125,6 +148,9 @@ class TrainingCase:
     lora: Lora | None = None
     quantization: Quantization | None = None
     zero: ZeroSettings = field(default_factory=ZeroSettings)
+    fsdp: Fsdp = field(default_factory=Fsdp)
+    attention_code: str = "transformers"
+    """Whose attention: LitGPT's projects at once, builds no mask and repeats keys for each query head."""
 
     @property
     def tokens(self) -> int:

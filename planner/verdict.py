@@ -5,44 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.choose import estimate_bytes
 from planner.forecast import Forecast, Verdict
-from planner.shallow import quick_peak_bytes
+from planner.predict import forecast_training
+from planner.search import OFF_BY
 from planner.tables import CPU
 from planner.training_case import Method, TrainingCase
+from planner.uncertainty import upper_required_bytes
 from planner.units import gib
 
-TIGHT_SHARE = 0.03
-"""Less headroom than this share of the budget is called tight: the width of the band in which the
-emulated allocator has been seen to be wrong about fragments (benchmarks/accuracy.py)."""
-
 Change = tuple[str, TrainingCase]
+FSDP2 = "fsdp2"
 
 
 def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int) -> Verdict:
-    """Compare a forecast with what the allocator may reserve on one GPU."""
+    """Compare a forecast and its band with what the allocator may reserve on one GPU."""
     largest = next(iter(forecast.components), "nothing")
     fits = forecast.survives(budget_bytes)
-    headroom = budget_bytes - forecast.required_bytes
-    tight = fits and headroom < TIGHT_SHARE * budget_bytes
+    band = forecast.band_bytes("required")
     return Verdict(
         fits=fits,
-        label="tight" if tight else "fits" if fits else "does not fit",
+        label="does not fit" if not fits else "fits" if band[1] <= budget_bytes else "tight",
         budget_bytes=budget_bytes,
-        headroom_bytes=headroom,
+        headroom_bytes=budget_bytes - forecast.required_bytes,
         largest=largest,
         largest_bytes=forecast.components.get(largest, 0),
         fix=None if fits else cheapest_fix(case, budget_bytes=budget_bytes),
+        band_bytes=band,
     )
 
 
 def cheapest_fix(case: TrainingCase, *, budget_bytes: int) -> str | None:
-    """The first single change, cheapest in speed and quality first, that brings the job into the budget."""
-    room = budget_bytes * (1 - TIGHT_SHARE)
+    """The first single change, cheapest in speed and quality first, that brings the job into the budget.
+
+    Estimates choose what is worth playing in full; the answer has been played. One whose whole band fits
+    goes before one that fits by its middle alone.
+    """
+    tight = None
     for text, changed in changes(case):
-        peak = quick_peak_bytes(changed)
-        if peak <= room:
-            return f"{text} (about {gib(peak):.1f} GiB)"
-    return None
+        if case.engine != FSDP2 and estimate_bytes(changed) > budget_bytes * (1 + OFF_BY):
+            continue  # torch's sharding has no estimate: every change is played
+        forecast = forecast_training(changed)
+        if not forecast.survives(budget_bytes):
+            continue
+        said = f"{text} (needs {gib(forecast.required_bytes):.1f} GiB)"
+        if upper_required_bytes(changed, forecast.required_bytes) <= budget_bytes:
+            return said
+        tight = tight or said
+    return tight
 
 
 def changes(case: TrainingCase) -> Iterator[Change]:
@@ -52,8 +62,9 @@ def changes(case: TrainingCase) -> Iterator[Change]:
     if not case.gradient_checkpointing:
         yield "training.gradient_checkpointing=true", replace(case, gradient_checkpointing=True)
     yield from _smaller_batches(case)
-    yield from _more_sharding(case)
-    yield from _offloads(case)
+    if case.engine == "deepspeed":
+        yield from _more_sharding(case)
+        yield from _offloads(case)
     if case.seq_len > 256:
         yield f"data.max_length={case.seq_len // 2}", replace(case, seq_len=case.seq_len // 2)
 

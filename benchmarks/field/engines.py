@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import planner
 from benchmarks.field import parts
 from benchmarks.field.parts import NotTranslated, Record
-from planner.parsing import CHOICES, KEYS
+from planner.parsing import KEYS
 
 ENGINE, FSDP2 = "engine", "fsdp2"
 NONE = ("none", None, "")
-# One block is gathered and reduced at a time, as FSDP does with a wrapping policy by block.
-SMALL_BUCKETS = {
-    "reduce_bucket_size": 16_000_000,
-    "stage3_prefetch_bucket_size": 16_000_000,
-    "stage3_param_persistence_threshold": 0,
-    "stage3_max_reuse_distance": 0,
-}
 
 
 class Waiting(Exception):
@@ -86,29 +77,19 @@ def _fsdp(record: Record, method: str, gpus: int) -> tuple[dict[str, Any], list[
         raise NotTranslated("FSDP with CPU offload has no counterpart")
     if method == "qlora":
         raise NotTranslated("FSDP over a 4-bit base has no counterpart: the planner refuses qlora at stage 3")
+    name, notes = parts.optimizer(record)
     said = str(record.get("precision", "")).lower()
-    pure = "fp32" not in said and "mixed" not in said
-    if pure and plays_fsdp2():
-        name, notes = parts.optimizer(record)
-        keys = {"dtype": dtype(record), ENGINE: FSDP2, "optimizer": name, "world_size": gpus}
-        return keys, [*notes, "FSDP full shard stands in as FSDP2"]
-    if pure and method == "full":  # ZeRO-3, which always keeps a master copy, is no counterpart
-        raise Waiting(f"case key {ENGINE!r}: {FSDP2!r}")
-    keys = {
-        "dtype": dtype(record), "zero_stage": 3, "world_size": gpus,
-        "deepspeed": {"zero_optimization": dict(SMALL_BUCKETS)},
-    }  # fmt: skip
-    return keys, ["FSDP full shard stands in as ZeRO-3 with small buckets (16-bit shard beside the fp32 one)"]
-
-
-@cache
-def plays_fsdp2() -> bool:
-    """Whether the planner shards under this engine; a name that is only known would be played unsharded."""
-    if FSDP2 not in CHOICES.get(ENGINE, ()):
-        return False
-    case = {"hf_config": planner.model_config("smollm2_135m_instruct"), "method": "full", ENGINE: FSDP2}
-    alone, shared = (
-        planner.predict(case | {"optimizer": "torch_adamw", "seq_len": 8, "world_size": ranks})
-        for ranks in (1, 8)
-    )
-    return shared.peak_allocated_bytes < 0.5 * alone.peak_allocated_bytes
+    wide = "fp32" in said or "mixed" in said
+    keys: dict[str, Any] = {"dtype": dtype(record), ENGINE: FSDP2, "optimizer": name, "world_size": gpus}
+    keys["fsdp"] = {"fp32_params": wide, "sync_each_batch": False}
+    if parts.code_base(record) == "litgpt":  # Fabric's strategies/fsdp.py asks for use_orig_params
+        keys["fsdp"]["foreach"] = True
+        notes = [*notes, "Fabric leaves plain tensors to the optimizer, so it steps them all at once"]
+    if wide:
+        notes = [*notes, "fp32 shards, gathered and reduced in 16 bit"]
+    if int(record.get("grad_accum") or 1) > 1:
+        notes = [
+            *notes,
+            "gradients wait whole for the last micro-batch: Fabric and Trainer accumulate under no_sync",
+        ]
+    return keys, [*notes, "FSDP full shard stands in as FSDP2"]

@@ -96,6 +96,8 @@ FUSED_QKV = {
     "gpt2": "c_attn",
     **dict.fromkeys(("falcon", "gpt_neox", "bloom"), "query_key_value"),
 }
+LITGPT_QKV = "qkv_proj"
+"""LitGPT projects q, k and v at once in every family (case key `attention_code`)."""
 OUT = {
     "opt": "out_proj",
     "gpt2": "attn.c_proj",
@@ -133,7 +135,7 @@ def targets(record: Record, family: str, *, code: str = "transformers") -> tuple
 
 def _attention_targets(words: list[str], family: str, code: str) -> tuple[list[str], list[str]]:
     names = sorted({QKV[word] for word in words})
-    fused = FUSED_QKV.get(family)
+    fused = FUSED_QKV.get(family, LITGPT_QKV if code == "litgpt" else None)
     if fused is None or not names:
         return names, []
     if len(names) == len(set(QKV.values())):

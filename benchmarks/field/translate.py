@@ -12,13 +12,17 @@ from benchmarks.field.parts import NotTranslated, Record
 
 CODE_NOTES = {
     "litgpt": [
-        "LitGPT: fused qkv with zero-padded adapters, norms scaled in fp32, fp32 logits in chunks of 128 (8 B a logit"
-        " and a chunk; the stock loss has 12)",
+        "LitGPT: its attention (one projection, no mask, repeated keys) and its loss over fp32 logits are forecast;"
+        " zero-padded adapters and norms scaled in fp32 are not",
     ],
     "torchtune": ["torchtune: own modules and an fp32 loss on a contiguous copy of the logits"],
     "transformers": [],
 }
 DROPOUT = {"litgpt": 0.05}
+# Commits 43c4432 (April), e549398 (July, all QLoRA figures) and 00af8b0 (September 2024) of LitGPT, in which its table
+# got its figures, pin bitsandbytes==0.42.0 in pyproject.toml.
+LITGPT_BNB = "0.42.0"
+OWN_CODE: dict[str, dict[str, Any]] = {"litgpt": {"attention_code": "litgpt", "loss": "litgpt_chunked"}}
 
 
 @dataclass
@@ -50,6 +54,7 @@ def translate(record: Record) -> Translation:
         "grad_accum": int(record.get("grad_accum") or 1), "attention": attention,
         "gradient_checkpointing": bool(record.get("gradient_checkpointing")),
     }  # fmt: skip
+    case |= OWN_CODE.get(code, {})
     if device is not None:
         case["gpu"] = device
     if record.get("outputs_kept"):
@@ -79,10 +84,6 @@ def _config(record: Record, code: str) -> tuple[dict[str, Any], list[str]]:
     if code != "litgpt":
         return config, []
     notes: list[str] = []
-    if config["model_type"] == "falcon":
-        notes.append(
-            "transformers' Falcon always builds a mask and keeps it per layer; LitGPT's does neither"
-        )
     if config.get("tie_word_embeddings", True):
         config["tie_word_embeddings"] = False
         notes.append("LitGPT keeps the output head apart from the embedding")
@@ -131,7 +132,8 @@ def _quantization(record: Record, code: str, bits: int) -> tuple[dict[str, Any],
     prepared = code == "transformers"
     notes = {
         "litgpt": [
-            "LitGPT quantises the output head too; the planner keeps it in 16 bit",
+            f"bitsandbytes {LITGPT_BNB}, as LitGPT pinned it: products keep their inputs",
+            "Fabric packs fp16 copies of all linear weights, the output head's too (plugins/precision/bitsandbytes.py)",
             "paged AdamW for adapters",
         ],
         "torchtune": ["torchtune's NF4 (torchao) stands in as bitsandbytes' with double quantisation"],
@@ -143,6 +145,8 @@ def _quantization(record: Record, code: str, bits: int) -> tuple[dict[str, Any],
         "double_quant": double and bits == 4,
         "prepare_for_kbit_training": prepared,
     }
+    if code == "litgpt":
+        quantization |= {"bnb_version": LITGPT_BNB, "unpacked_dtype": "fp16", "head": True}
     return quantization, notes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 GIB = 1024**3
 MEASURED = Path(__file__).parents[2] / "planner/data/measured"
-FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl")
+FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
 HALF = ("bf16", "fp16")
 
 

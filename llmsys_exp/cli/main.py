@@ -18,6 +18,7 @@ EXIT_BUG = 1
 VERBS = {
     "plan": "forecast memory and time, and show every setting with its reason; starts nothing",
     "train": "run an experiment: train, then whatever `steps` lists",
+    "recommend": "the fastest settings that fit, and what faster ones lack; starts nothing",
     "infer": "answer prompts with a model",
     "export": "merge the adapter of a finished run into a plain model folder",
     "runs": "list run folders",

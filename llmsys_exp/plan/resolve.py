@@ -17,9 +17,10 @@ from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import CPU, planner_case, world_size
-from planner.choose import Chosen, choose
+from planner.choose import Chosen, choose, option_of
 from planner.network.build import build_network
-from planner.units import gib
+from planner.search import Room
+from planner.units import GIB, gib
 from planner.verdict import judge
 
 DEFAULT_BUCKET = 500_000_000
@@ -44,6 +45,8 @@ class Plan:
     choices: tuple[Choice, ...]
     forecast: planner.Forecast
     verdict: planner.Verdict
+    step_s: float
+    tokens_per_s: float
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,20 @@ def resolve(config: Config) -> Plan:
     return forecast_settled(settle(config))
 
 
-def settle(config: Config) -> Settled:
-    """Choose every open setting; raises as `resolve` does."""
+@dataclass(frozen=True)
+class Opened:
+    """A job whose hardware and types are settled and whose memory settings are still open."""
+
+    config: Config
+    choices: list[Choice]
+    case: planner.TrainingCase
+    free: dict[str, tuple[Any, ...]]
+    room: Room
+    dtype: str
+
+
+def open_job(config: Config) -> Opened:
+    """Check a configuration and list what it leaves open; raises as `resolve` does."""
     _check(config)
     config = deepcopy(config)
     choices: list[Choice] = []
@@ -79,12 +94,27 @@ def settle(config: Config) -> Settled:
     case = planner_case(config, dtype=dtype)
     case = _settle_bucket(config, case, choices)
     budget = budget_bytes(config, case)
-    if budget is not None and _wants_expandable(config):
+    if budget is not None and config.hardware.gpu != CPU and _wants_expandable(config):
         case = replace(case, expandable_segments=True)
-    chosen = choose(case, _open_settings(config), budget_bytes=budget)
-    _record(config, chosen, choices, budget)
+    return Opened(config, choices, case, _open_settings(config), room_of(config, budget), dtype)
+
+
+def settle(config: Config) -> Settled:
+    """Choose every open setting; raises as `resolve` does."""
+    job = open_job(config)
+    config, choices = job.config, job.choices
+    chosen = choose(job.case, job.free, room=job.room, global_batch=config.training.global_batch)
+    _record(config, chosen, choices, job.room.gpu_bytes)
     settle_batch(config, chosen.case.micro_batch, choices, make=Choice)
-    return Settled(config, tuple(choices), planner_case(config, dtype=dtype), budget)
+    case = planner_case(config, dtype=job.dtype)
+    return Settled(config, tuple(choices), case, job.room.gpu_bytes)
+
+
+def room_of(config: Config, budget: int | None) -> Room:
+    """What a GPU and a node may take; main memory counts where the configuration says how much there is."""
+    host_gib = None if config.hardware.gpu == CPU else config.hardware.host_memory_gib
+    host = None if host_gib is None else int(host_gib * GIB)
+    return Room(budget, host, config.hardware.gpus_per_node)
 
 
 def forecast_settled(settled: Settled) -> Plan:
@@ -93,7 +123,8 @@ def forecast_settled(settled: Settled) -> Plan:
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
     limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
-    return Plan(config, settled.choices, forecast, verdict)
+    speed = option_of(case)
+    return Plan(config, settled.choices, forecast, verdict, speed.step_s, speed.tokens_per_s)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -102,6 +133,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "choices": [vars(choice) for choice in plan.choices],
         "forecast": plan.forecast.to_dict(),
         "verdict": plan.verdict.to_dict(),
+        "speed": {"step_s": round(plan.step_s, 4), "tokens_per_s": round(plan.tokens_per_s, 1)},
     }
 
 
@@ -228,9 +260,9 @@ def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: int |
     """Write what was chosen into the configuration, each with its reason."""
     case, training = chosen.case, config.training
     room = "no limit is known" if budget is None else f"fits the {gib(budget):.1f} GiB of a rank"
-    why = f"{chosen.tried} combinations tried, fastest first; this is the first that {room}"
-    if budget is None or chosen.tried == 1:
-        why = f"the fastest setting; {room}" if budget is None else f"the fastest setting already {room}"
+    why = f"the fastest of {chosen.tried} combinations that {room}"
+    if budget is None:
+        why = f"the fastest of {chosen.tried} combinations; {room}"
     if not chosen.fits:
         why = f"none of {chosen.tried} combinations fits; this one needs the least"
     settings = {

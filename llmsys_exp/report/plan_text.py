@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
+from llmsys_exp.plan.case import CPU
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
 from llmsys_exp.report.plan_rows import highest_phases
+from planner.uncertainty import Residuals
 
 if TYPE_CHECKING:
     from llmsys_exp.plan import Plan
@@ -36,6 +38,8 @@ def verdict_lines(plan: Plan) -> list[str]:
     """Return reason and remedy of a plan's verdict."""
     forecast, verdict = plan.forecast, plan.verdict
     need = f"{place(plan.config)} needs {gib(forecast.required_bytes)} GiB"
+    low, high = forecast.band_bytes("required")
+    band = f"Between {gib(low)} and {gib(high)} GiB, going by {_evidence(forecast.residuals)}."
     if has_limit(plan.config):
         left = verdict.headroom_bytes
         rest = f"{gib(left)} GiB left" if left >= 0 else f"{gib(-left)} GiB too little"
@@ -48,8 +52,11 @@ def verdict_lines(plan: Plan) -> list[str]:
         lines.append(
             f"Largest part: {verdict.largest}" + (f", {gib(size)} GiB." if size is not None else ".")
         )
+    lines.append(band)
     if verdict.fix:
         lines.append(f"It would fit with {verdict.fix}.")
+    elif plan.config.hardware.gpu != CPU:
+        lines.append(f"About {plan.step_s:.2f} s a step, {plan.tokens_per_s:,.0f} tokens/s (estimate).")
     return lines
 
 
@@ -77,7 +84,8 @@ def show_memory(console: Console, plan: Plan) -> None:
     host = {name: size for name, size in forecast.host.items() if size}
     if host:
         console.title("Main memory of each node, GiB")
-        console.table([[name, gib(size)] for name, size in host.items()], right=(1,))
+        rows = [[name, gib(size)] for name, size in host.items()]
+        console.table([*rows, ["most at one time", gib(forecast.host_peak_bytes)]], right=(1,))
 
 
 def show_settings(console: Console, plan: Plan) -> None:
@@ -115,6 +123,12 @@ def show_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {show_value(item)}" for key, item in value.items()) + "}"
     return str(getattr(value, "name", value))
+
+
+def _evidence(residuals: Residuals) -> str:
+    if not residuals.rows:
+        return f"the widest of all classes ({residuals.name})"
+    return f"{residuals.rows} measured jobs of its class ({residuals.name})"
 
 
 def _share(size: int, total: int) -> str:

@@ -156,8 +156,6 @@ class Architecture:
     """SmolLM 3 leaves positions out of some layers."""
     sdpa: bool = True
     """Whether transformers runs the family with sdpa; where not, it wants eager."""
-    verified: bool = True
-    """Whether measured rows or `benchmarks/trace_check` stand behind the training forecast."""
 
     @property
     def q_width(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from planner.memory.arena import Arena, Buffer
-from planner.network.forward import WeightHooks
+from planner.network.forward import BlockHooks, WeightHooks
 from planner.network.modules import Module, Network
 from planner.optimizers import Stepper
 from planner.tape.autograd import Parameter
@@ -67,10 +67,11 @@ class ReplicatedWeights:
         self.stepper = Stepper(arena, case.optimizer)
 
     def load(self) -> None:
-        """Build the model on the GPU in its dtype; a quantised one is packed on its way there."""
+        """Build the model on the GPU in its dtype; bitsandbytes packs on the way there, GPTQ's is packed."""
+        packs = self.case.quantization is not None and self.case.quantization.kind == "bnb"
         for parameter in self.network.parameters():
             narrow = parameter.numel * self.itemsize
-            whole = self.arena.new(narrow, WEIGHTS) if parameter.quantized else None
+            whole = self.arena.new(narrow, WEIGHTS) if parameter.quantized and packs else None
             self.weights[parameter] = [self.arena.new(n, WEIGHTS) for n in parameter.parts or (narrow,)]
             del whole
         if self.network.head is None and self.case.quantization is None:
@@ -82,6 +83,11 @@ class ReplicatedWeights:
     def _store(self, parameter: Parameter) -> None:
         """A new copy in the parameter's type; the old one goes."""
         self.weights[parameter] = [self.arena.new(parameter.stored_bytes, WEIGHTS)]
+
+    @property
+    def blocks(self) -> BlockHooks | None:
+        """No hooks around blocks."""
+        return None
 
     def saved_weight(self, weight: Parameter) -> Buffer | None:
         """Weights are there anyway."""

@@ -138,10 +138,10 @@ class Coordinator:
                 self._wait(handle)
 
     def _to_release(self, module: Module) -> set[Parameter]:
-        candidates = {p for p in module.own() if not self.persists(p)}
-        if not self.complete:
+        if not self.complete:  # the first pass lets go of small ones too
             return set(module.own())
-        candidates = {p for p in candidates if self.fetched_for.get(p, -1) <= self.step_id}
+        large = [p for p in module.own() if not self.persists(p)]
+        candidates = {p for p in large if self.fetched_for.get(p, -1) <= self.step_id}
         travelled, step = 0, self.step_id
         while candidates and step < len(self.order) and travelled < self.settings.stage3_max_reuse_distance:
             for parameter in self.order[step].own():

@@ -6,6 +6,9 @@ whose gradients come last.
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import accumulate
+
 from planner.deepspeed.base import (
     BUCKETS,
     FP32,
@@ -35,6 +38,7 @@ class Stage12(ReplicatedWeights):
         self.flat_numel = self.part * world
         self.shards_gradients = case.zero_stage == 2
         self.offloads = case.offload_optimizer != "none"
+        self.contiguous = case.zero.contiguous_gradients or self.offloads
         # Stage 2 with fp32 accumulation adds into one flat part (`_build_compact_grad_partition_buffer`).
         self.compact = self.shards_gradients and case.grad_accum_dtype == "fp32"
         self.mine = self._owned()
@@ -43,7 +47,6 @@ class Stage12(ReplicatedWeights):
         self.gradients: dict[Parameter, Buffer] = {}
         self.accumulated: list[Buffer] = []
         self.own_gradients: Buffer | None = None
-        self.own_filled = 0
         self.buckets: list[Buffer] = []
         self.in_bucket: list[Parameter] = []
         self.bucket_elements = 0
@@ -95,7 +98,7 @@ class Stage12(ReplicatedWeights):
 
     def _make_buckets(self) -> None:
         self.buckets = []
-        if not self.case.zero.contiguous_gradients:
+        if not self.contiguous:
             return
         nbytes = self.case.zero.reduce_bucket_size * self.itemsize
         count = 2 if self.case.overlaps else 1
@@ -106,8 +109,10 @@ class Stage12(ReplicatedWeights):
         if self.bucket_elements + parameter.numel > size:
             self._reduce()
         fits = parameter.numel <= size
-        if self.case.zero.contiguous_gradients and fits:
+        if self.contiguous and fits:
             self.gradients[parameter] = self.buckets[0]  # copied into the bucket; its own storage goes
+        elif self.offloads:  # a clone, which nothing else can reach (`_offload_gradient_safety_enabled`)
+            self.gradients[parameter] = self.arena.new(gradient.nbytes, GRADIENTS)
         else:
             self.gradients[parameter] = gradient
         self.bucket_elements += parameter.numel
@@ -125,41 +130,42 @@ class Stage12(ReplicatedWeights):
             copy = self.arena.new(self.bucket_elements * self.itemsize, BUCKETS, stream=stream)
             del copy
         for parameter in self.in_bucket:
-            if parameter in self.mine and not self.offloads and self.case.zero.contiguous_gradients:
+            if parameter in self.mine and not self.offloads and self.contiguous:
                 self._copy_to_partition(parameter)
             elif self.shards_gradients and (parameter not in self.mine or self.offloads):
                 self._drop(parameter)
             if self.offloads and parameter in self.mine:
-                scratch(self.arena, parameter.numel * NORM_BYTES)  # its norm, before it goes to the host
+                scratch(self.arena, self._share(parameter) * NORM_BYTES)  # before it goes to the host
         self.in_bucket.clear()
         self.bucket_elements = 0
 
     def _drop(self, parameter: Parameter) -> None:
         gradient = self.gradients.pop(parameter, None)
-        if gradient is not None and self.case.overlaps and not self.case.zero.contiguous_gradients:
+        if gradient is not None and self.case.overlaps and not self.contiguous:
             self.previous.append(gradient)  # kept until the reduction that uses it is surely over
 
     def _spans_ranks(self) -> bool:
+        """Whether a bucket goes to several owners, and is copied piece by piece."""
         if self.case.world_size == 1:
             return False
-        if not self.case.zero.contiguous_gradients:
+        if not self.contiguous:
             return len(self.in_bucket) > 1
-        offsets = self._offsets()
         owners: set[int] = set()
         for parameter in self.in_bucket:
-            first = offsets[parameter] // self.part
-            last = (offsets[parameter] + parameter.numel - 1) // self.part
+            first = self._offsets[parameter] // self.part
+            last = (self._offsets[parameter] + parameter.numel - 1) // self.part
             owners |= {first, last}
         return len(owners) > 1
 
+    def _share(self, parameter: Parameter) -> int:
+        """Elements of an owned parameter inside this rank's part, of which the norm is taken."""
+        return min(parameter.numel, self.part - self._offsets[parameter])
+
+    @cached_property
     def _offsets(self) -> dict[Parameter, int]:
-        if not hasattr(self, "_offset_of"):
-            self._offset_of: dict[Parameter, int] = {}
-            offset = 0
-            for parameter in self.trained:
-                self._offset_of[parameter] = offset
-                offset += parameter.numel
-        return self._offset_of
+        """Where each trained weight begins in the flat buffer."""
+        ends = accumulate(parameter.numel for parameter in self.trained)
+        return {p: end - p.numel for p, end in zip(self.trained, ends, strict=True)}
 
     def _copy_to_partition(self, parameter: Parameter) -> None:
         if self.compact:
@@ -180,7 +186,7 @@ class Stage12(ReplicatedWeights):
         self.buckets, self.previous = [], []
         if self.offloads:
             self.gradients.clear()
-        elif self.case.zero.contiguous_gradients:
+        elif self.contiguous:
             self._keep_own(boundary=boundary)
         else:
             self.gradients = {p: g for p, g in self.gradients.items() if p in self.mine}
@@ -201,7 +207,7 @@ class Stage12(ReplicatedWeights):
         if self.offloads:
             return
         for parameter in self.mine:
-            scratch(self.arena, parameter.numel * NORM_BYTES)
+            scratch(self.arena, self._share(parameter) * NORM_BYTES)
         if self.compact:  # flat and fp32 already
             self.stepper.step([(self.part,)])
             self.own_gradients = None

@@ -29,6 +29,7 @@ class Stage3:
     """Sharded weights: gathered around each module that uses them."""
 
     shards_weights = True
+    blocks = None
 
     def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
         self.case, self.network, self.arena = case, network, arena
@@ -108,6 +109,7 @@ class Stage3:
         return int((1 - self.case.zero.offload_ratio) * len(self.sub_groups))
 
     def _collect(self) -> None:
+        """Python's collector runs: the shard of what is no parameter any more goes."""
         self.shards = {p: self.shards[p] for p in self.network.parameters() if p in self.shards}
 
     def _defragment(self) -> None:
@@ -221,9 +223,11 @@ class Stage3:
         self.coordinator.release_leftovers()
 
     def step(self) -> None:
-        """Each sub-group: flatten its gradient shards, make them fp32, step."""
+        """The norm of all gradient shards; then each sub-group: flatten them, make them fp32, step."""
         self.coordinator.release_all()
         if self.case.offload_optimizer == "none":
+            for parameter in self.trained:  # get_grad_norm_direct
+                scratch(self.arena, self._shard(parameter) * NORM_BYTES)
             for number, numel in enumerate(self.sub_groups):
                 self._step_sub_group(number, numel)
         for number in range(self._kept_groups):  # by torch's AdamW; its gradients are at hand

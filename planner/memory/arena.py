@@ -58,6 +58,11 @@ class Arena:
         """Allocate `nbytes` on `stream`, counted under component `what`."""
         return Buffer(self, nbytes, what, stream)
 
+    def rename(self, buffer: Buffer, what: str) -> None:
+        """Count a buffer under another component."""
+        buffer.what = what
+        self._names[buffer.id] = what
+
     def take(self, buffer: Buffer, stream: int) -> None:
         """Serve a new buffer. Called by `Buffer` itself."""
         buffer.id = len(self._names)

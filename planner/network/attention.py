@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from planner.architecture.spec import Architecture, Rotary
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
-from planner.network.latent import efficient_attention, latent_projections
+from planner.network.latent import latent_projections, uneven_attention
 from planner.network.modules import Layer
 from planner.network.rotary import rotate
+from planner.network.ulysses import between_ranks
 from planner.network.views import split
 from planner.tables import CPU
 from planner.tape import ops
 from planner.tape.autograd import Tensor
 
 FP32 = 4
+LITGPT = "litgpt"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,10 @@ def attention(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
         q, k = rotate(forward, layer, q, k)
     del x
     core = _eager if forward.case.attention == "eager" else _fused
-    out = core(forward, _mask(forward, layer), q, k, v)
+    if forward.case.sequence_parallel > 1:
+        out = between_ranks(forward, partial(core, forward, _mask(forward, layer)), q, k, v)
+    else:
+        out = core(forward, _mask(forward, layer), q, k, v)
     del q, k, v
     return forward.linear(layer.linears[arch.out_name], out)
 
@@ -89,12 +95,13 @@ def _fused(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tenso
     arch, tape, tokens = forward.arch, forward.tape, forward.tokens
     if _needs_math_kernel(forward, mask):
         return _math(forward, mask, q, k, v)
-    if mask is not None:  # grouped heads are only passed on as they are without a mask
-        repeat = _repeated_view if arch.kv_heads == 1 else _repeat
+    own = forward.case.attention_code == LITGPT  # LitGPT always repeats, and copies
+    if mask is not None or own:  # grouped heads are only passed on as they are without a mask
+        repeat = _repeated_view if arch.kv_heads == 1 and not own else _repeat
         k, v = repeat(forward, k), repeat(forward, v)
     bias = _bias(forward, mask)
     if arch.latent is not None:
-        return efficient_attention(forward, bias, q, k, v)
+        return uneven_attention(forward, bias, q, k, v)
     out = ops.scaled_dot_product(tape, q, k, v, heads=arch.heads, tokens=tokens, bias=bias)
     del q, k, v
     # The output is laid out as q is; after a torch.cat that is not the layout that is wanted next.
@@ -112,7 +119,7 @@ def _needs_math_kernel(forward: Forward, mask: Buffer | None) -> bool:
 
     `integrations/sdpa_attention.py` tells, or repeats the keys where there is a mask; Falcon does neither.
     """
-    if forward.case.device == CPU or not _grouped(forward.arch):
+    if forward.case.device == CPU or not _grouped(forward.arch) or forward.case.attention_code == LITGPT:
         return False
     return forward.arch.copied_keys or (mask is None and forward.itemsize == FP32)
 

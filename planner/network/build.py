@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from planner.architecture.spec import Architecture
 from planner.network.adapters import add_adapters
+from planner.network.gptq import gptq_parts
 from planner.network.modules import (
     Layer,
     Module,
@@ -23,6 +24,7 @@ from planner.training_case import Method, TrainingCase
 from planner.units import DTYPE_BYTES
 
 Make = Callable[[str, tuple[int, ...]], Parameter]
+GPTQ, VALUES = "gptq", "values"
 
 
 def build_network(case: TrainingCase) -> Network:
@@ -31,34 +33,35 @@ def build_network(case: TrainingCase) -> Network:
     Raises:
         CaseError: when a LoRA target names no module of this architecture.
     """
-    arch = case.architecture
-    itemsize = DTYPE_BYTES[case.dtype]
-    first_trained = arch.layers - case.freeze_last_layers if case.method is Method.freeze else 0
+    arch, freezes = case.architecture, case.method is Method.freeze
     full = case.method is Method.full or (case.lora is not None and case.lora.train_base)
-
-    prepared = case.quantization is not None and case.quantization.prepare_for_kbit_training
-    stored_itemsize = DTYPE_BYTES["fp32"] if prepared else itemsize  # until DeepSpeed casts it back
-
-    def maker(trainable: bool) -> Make:
-        return lambda name, shape: Parameter(name, shape, trainable=trainable, itemsize=stored_itemsize)
-
-    outer = maker(full)
-    head_trained = full or (case.method is Method.freeze and not arch.tied)
-    layers = [
-        _layer(arch, case, maker(full or (case.method is Method.freeze and i >= first_trained)), i)
-        for i in range(arch.layers)
-    ]
+    first_trained = arch.layers - case.freeze_last_layers if freezes else arch.layers
+    outer = _maker(case, trainable=full)
     network = Network(
         embedding=Module("embed_tokens", outer("embed_tokens", (arch.vocab, arch.hidden))),
         positions=_positions(arch, outer),
-        layers=layers,
+        layers=[
+            _layer(arch, case, _maker(case, trainable=full or i >= first_trained), i)
+            for i in range(arch.layers)
+        ],
         embedding_norm=_norm(arch, outer, "embed_norm", arch.hidden) if arch.embedding_norm else None,
         final_norm=_norm(arch, outer, "norm", norm_width(arch)),
-        head=None if arch.tied else _head(arch, maker(head_trained)),
+        head=_output(case, trainable=full or freezes),
     )
     if case.lora is not None:
         add_adapters(network, arch, case.lora, DTYPE_BYTES[case.dtype])
     return network
+
+
+def _maker(case: TrainingCase, *, trainable: bool) -> Make:
+    """Makes weights as the model is loaded: in fp32 after `prepare_model_for_kbit_training`.
+
+    That leaves a GPTQ model in its type (peft 0.21 `utils/other.py`).
+    """
+    base = case.quantization
+    prepared = base is not None and base.prepare_for_kbit_training and base.kind != GPTQ
+    itemsize = DTYPE_BYTES["fp32" if prepared else case.dtype]
+    return lambda name, shape: Parameter(name, shape, trainable=trainable, itemsize=itemsize)
 
 
 def _positions(arch: Architecture, make: Make) -> Module | None:
@@ -67,9 +70,28 @@ def _positions(arch: Architecture, make: Make) -> Module | None:
     return Module("embed_positions", make("embed_positions", (arch.learned_positions, arch.hidden)))
 
 
-def _head(arch: Architecture, make: Make) -> Module:
-    bias = make("lm_head.bias", (arch.vocab,)) if arch.head_bias else None
-    return Module("lm_head", make("lm_head", (arch.vocab, arch.hidden)), bias)
+def _output(case: TrainingCase, *, trainable: bool) -> Module | None:
+    """The output layer; None where it is the embedding's weight."""
+    arch, make = case.architecture, _maker(case, trainable=trainable)
+    if case.loss == VALUES:  # one number a token (DeepSpeed-Chat `utils/model/reward_model.py: v_head`)
+        return Module("v_head", make("v_head", (1, arch.hidden)))
+    if arch.tied:
+        return None
+    weight = make("lm_head", (arch.vocab, arch.hidden))
+    if case.quantization is not None and case.quantization.head:
+        weight = _packed(case, weight)
+    return Module("lm_head", weight, make("lm_head.bias", (arch.vocab,)) if arch.head_bias else None)
+
+
+def _packed(case: TrainingCase, weight: Parameter) -> Parameter:
+    """The same matrix as the quantised base stores it."""
+    assert case.quantization is not None
+    if case.quantization.kind == GPTQ:
+        parts = gptq_parts(weight.shape, case.quantization)
+    else:
+        parts = quantized_parts(weight.numel, weight.shape[0], case.quantization)
+    itemsize = DTYPE_BYTES[case.dtype]
+    return Parameter(weight.name, weight.shape, trainable=False, itemsize=itemsize, parts=parts)
 
 
 def _norm(arch: Architecture, make: Make, name: str, width: int) -> Module:
@@ -82,9 +104,7 @@ def _layer(arch: Architecture, case: TrainingCase, make: Make, index: int) -> La
     for name, (out_features, in_features, bias) in linear_shapes(arch, index).items():
         weight = make(name, (out_features, in_features))
         if case.quantization is not None:
-            parts = quantized_parts(weight.numel, out_features, case.quantization)
-            itemsize = DTYPE_BYTES[case.dtype]
-            weight = Parameter(name, weight.shape, trainable=False, itemsize=itemsize, parts=parts)
+            weight = _packed(case, weight)
         linears[name] = Module(name, weight, make(f"{name}.bias", (out_features,)) if bias else None)
     linears |= {name: Module(name, make(name, shape)) for name, shape in stacked_shapes(arch, index).items()}
     norms = {name: _norm(arch, make, name, norm_width(arch)) for name in norm_names(arch)}

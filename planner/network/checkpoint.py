@@ -65,26 +65,29 @@ def checkpointed(forward: Forward, layer: Layer, x: Tensor, block: Block) -> Ten
 def _recompute(
     forward: Forward, layer: Layer, x: Tensor, gradient: Buffer, *, block: Block, wants_grad: bool
 ) -> Buffer | None:
+    """Run the block again, recording it, and its backward pass; gives back the gradient of its input."""
     outer = forward.tape
-    inner = Tape(outer.arena, outer.sink, outer.workspaces, recomputes=True)
+    inner = Tape(outer.arena, outer.sink, outer.workspaces, recomputes=True, transposes=outer.transposes)
     forward.tape = inner
-    result: list[Buffer] = []
-    start = x.view()
-    if wants_grad:
-
-        def keep(arrived: Buffer) -> Gradients:
-            result.append(arrived)
-            return []
-
-        inner.attach(start, keep, [])
+    arrived: list[Buffer] = []
+    start = _start(inner, x, arrived) if wants_grad else x.view()
     out = block(layer, start)
     del start
-    held = (out.buffer, gradient) if forward.case.checkpointing.reenters else ()
-    loss = out.detached()
-    loss.node = out.node
+    held = out.buffer if forward.case.checkpointing.reenters else None
+    # Where nothing reenters, the recomputed output itself is not needed.
+    loss = Tensor(gradient, out.numel, out.itemsize, out.node)
     del out
-    loss.buffer = gradient  # where nothing reenters, the recomputed output itself is not needed
     inner.backward(loss, gradient)
     del held
     forward.tape = outer
-    return result[0] if result else None
+    return arrived[0] if arrived else None
+
+
+def _start(tape: Tape, x: Tensor, arrived: list[Buffer]) -> Tensor:
+    """The input as a leaf whose gradient is put aside."""
+
+    def keep(gradient: Buffer) -> Gradients:
+        arrived.append(gradient)
+        return []
+
+    return tape.attach(x.view(), keep, [])

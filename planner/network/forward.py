@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
-from planner.network.modules import Module
+from planner.network.modules import Layer, Module
 from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.training_case import TrainingCase
 
@@ -17,8 +17,25 @@ if TYPE_CHECKING:
 Body = Callable[[Tensor], Tensor]
 
 
+class BlockHooks(Protocol):
+    """FSDP's hooks around each block."""
+
+    def around(self, tape: Tape, layer: Layer, x: Tensor, body: Body) -> Tensor:
+        """Run a block; the hooks are on its way forwards and backwards."""
+        ...
+
+    def end_forward(self) -> None:
+        """The outermost module has run."""
+        ...
+
+
 class WeightHooks(Protocol):
     """DeepSpeed's hooks around each module with parameters (stage 3)."""
+
+    @property
+    def blocks(self) -> BlockHooks | None:
+        """Hooks around whole blocks, where the engine shards by block."""
+        ...
 
     shards_weights: bool
     keeps_inputs: bool

@@ -1,7 +1,7 @@
 """Multi-head latent attention of DeepSeek V2 and V3: queries and keys from low-rank projections.
 
-Source: transformers 5.23 `DeepseekV3Attention`. Queries and values differ in width, so that the
-memory-efficient kernel runs where others take FlashAttention.
+Source: transformers 5.23 `DeepseekV3Attention`. Queries and values differ in width, which FlashAttention
+does not take: cuDNN's kernel runs on Hopper, the memory-efficient one elsewhere (torch 2.11 `sdp_utils.cpp`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from planner.network.forward import Forward
 from planner.network.modules import Layer
 from planner.network.rotary import rotate
 from planner.network.views import split
+from planner.tables import CPU, HOPPER, gpu
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tensor
 
@@ -62,8 +63,19 @@ def _concatenated(forward: Forward, fixed: Tensor, turned: Tensor, *, numel: int
     return tape.attach(out, rule, [fixed, turned])
 
 
-def efficient_attention(forward: Forward, bias: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`_scaled_dot_product_efficient_attention`: saves its inputs, its output and an fp32 sum a row."""
+def uneven_attention(forward: Forward, bias: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention with values of another width than queries.
+
+    cuDNN lays its output out as q is (`cudnn/MHA.cpp`); after torch.cat that is not what comes next: a copy.
+    """
+    out = _kernel(forward, bias, q, k, v)
+    half, device = out.itemsize < FP32, forward.case.device
+    cudnn = half and device != CPU and gpu(device).capability == HOPPER
+    return ops.elementwise(forward.tape, [out]) if cudnn else out
+
+
+def _kernel(forward: Forward, bias: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Either kernel saves its inputs, its output and an fp32 sum a row."""
     tape, out = forward.tape, forward.tape.tensor(v.numel, v.itemsize)
     if not (tape.recording and (q.needs_grad or k.needs_grad or v.needs_grad)):
         return out

@@ -7,10 +7,15 @@ Stock: transformers `loss/loss_utils.py: ForCausalLMLoss`. Fused: liger-kernel 0
 from __future__ import annotations
 
 from planner.memory.arena import Buffer
+from planner.network.litgpt import litgpt_loss
 from planner.network.run import ForwardPass
+from planner.network.scores import CHAT, TRL, VALUES, scored
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Parameter, Tensor
 from planner.units import ceil_div
+
+REAL_TOKENS = 1 << 60
+LITGPT = "litgpt_chunked"
 
 
 def stock_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -53,19 +58,27 @@ def loss_of(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]
     case = forward.case
     if case.fuses("fused_linear_cross_entropy"):
         return liger_loss(forward, hidden)
+    if case.loss in (TRL, CHAT, VALUES):
+        return scored(forward, hidden)
+    if case.loss == LITGPT:
+        return litgpt_loss(forward, hidden), []
     return chunked_loss(forward, hidden) if case.loss == "chunked" else stock_loss(forward, hidden)
+
+
+def _product(forward: ForwardPass, hidden: Tensor) -> Tensor:
+    module, keeps = forward.network.output, forward.hooks.keeps_inputs
+    return forward.call(
+        module,
+        hidden,
+        lambda x: ops.linear(
+            forward.tape, x, module.weight, rows=forward.tokens, bias=module.bias, keeps_input=keeps
+        ),
+    )
 
 
 def _logits(forward: ForwardPass, hidden: Tensor) -> Tensor:
     module, tape = forward.network.output, forward.tape
-    keeps = forward.hooks.keeps_inputs
-    logits = forward.call(
-        module,
-        hidden,
-        lambda x: ops.linear(
-            tape, x, module.weight, rows=forward.tokens, bias=module.bias, keeps_input=keeps
-        ),
-    )
+    logits = forward.plain_linear(module, hidden) if module.weight.quantized else _product(forward, hidden)
     if forward.arch.scaled_logits:
         logits = ops.scale(tape, logits)
     if forward.arch.logit_softcap:  # one name throughout: each step lets the one before it go
@@ -79,11 +92,11 @@ def liger_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
     """Logits a chunk at a time; gradients of input and weight are made in the forward pass and kept."""
     tape, weight = forward.tape, forward.network.output.weight
     tokens, vocab, width = forward.tokens, *weight.shape
-    chunk_tokens = _next_power_of_2(ceil_div(tokens, ceil_div(vocab, width)))
+    chunk_bytes = _chunk_bytes(tokens, vocab, width, hidden.itemsize)
     forward.hooks.reach(weight)
     grad_in = tape.arena.new(tokens * width * hidden.itemsize, ops.ACTIVATION_GRADIENTS)
     grad_weight = tape.arena.new(weight.numel * weight.itemsize, ops.GRADIENTS) if weight.trainable else None
-    logits = tape.arena.new(chunk_tokens * vocab * hidden.itemsize, "logits")
+    logits = tape.arena.new(chunk_bytes, "logits")
     del logits  # torch.addmm adds each chunk's part to the weight's gradient in place
     loss = tape.tensor(1, 4)
     trained: list[Parameter] = [weight] if weight.trainable else []
@@ -98,6 +111,13 @@ def liger_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
         return result
 
     return tape.attach(loss, rule, [hidden, *trained]), []
+
+
+def _chunk_bytes(tokens: int, vocab: int, width: int, itemsize: int) -> int:
+    """Logits of one chunk; for lengths that stand for a polynomial (`planner/grid`), an upper end."""
+    if tokens > REAL_TOKENS:
+        return 2 * tokens * width * itemsize
+    return _next_power_of_2(ceil_div(tokens, ceil_div(vocab, width))) * vocab * itemsize
 
 
 def _next_power_of_2(value: int) -> int:

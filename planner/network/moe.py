@@ -11,6 +11,7 @@ from planner.memory.arena import Buffer
 from planner.network.forward import Forward
 from planner.network.gated import gated
 from planner.network.modules import Layer, Module
+from planner.network.views import split
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tensor
 
@@ -47,7 +48,8 @@ def _experts(forward: Forward, layer: Layer, x: Tensor, experts: Experts) -> Ten
     weights = _pick(forward, weights, rows, order[0])
     both = _grouped(forward, layer.linears["experts.gate_up_proj"], sorted_rows, rows * 2 * experts.ffn)
     del sorted_rows
-    gate, up = _halves(forward, both)
+    width = experts.per_token * experts.ffn
+    gate, up = split(forward, both, (width, width))  # `chunk`
     del both
     product = ops.multiply(tape, ops.activation(tape, gate), up)
     del gate, up
@@ -117,16 +119,6 @@ def _times_rows(forward: Forward, x: Tensor, weights: Tensor, itemsize: int) -> 
 
     saves = tuple(t.buffer for t, other in ((x, needs[1]), (weights, needs[0])) if other)
     return tape.attach(out, rule, [x, weights], saves=saves)
-
-
-def _halves(forward: Forward, both: Tensor) -> tuple[Tensor, Tensor]:
-    """`chunk`: two views; their gradients are put together into one of the full width."""
-    new, total = forward.tape.arena.new, both.nbytes
-    parts = [Tensor(both.buffer, both.numel // 2, both.itemsize) for _ in range(2)]
-    if forward.tape.recording and both.needs_grad:
-        for part in parts:
-            forward.tape.attach(part, lambda _: [new(total, ops.ACTIVATION_GRADIENTS)], [both])
-    return parts[0], parts[1]
 
 
 def _grouped(forward: Forward, module: Module, x: Tensor, numel: int) -> Tensor:

@@ -5,6 +5,8 @@ Local names live as long as in the original code, so that what is alive at each 
 
 from __future__ import annotations
 
+from functools import partial
+
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
 from planner.network.adapters import adapted
@@ -12,14 +14,16 @@ from planner.network.attention import Masks, attention_masks
 from planner.network.block import block
 from planner.network.checkpoint import checkpointed
 from planner.network.forward import Body, KeptInput, WeightHooks
+from planner.network.gptq import gptq_linear
 from planner.network.modules import Layer, Module, Network
 from planner.network.norms import normalise
 from planner.network.rotary import rotary_tables
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tape, Tensor
 from planner.training_case import TrainingCase
+from planner.units import DTYPE_BYTES
 
-EIGHT_BITS = 8
+GPTQ = "gptq"
 
 
 class ForwardPass:
@@ -36,6 +40,9 @@ class ForwardPass:
         self.itemsize = network.embedding.weight.itemsize
         self.checkpoints = case.gradient_checkpointing
         self.graph: list[Buffer] = []  # lives until the last name for the loss goes
+        self.adapters = True
+        self.earlier_logits: list[Buffer] = []
+        """Logits of the last micro-batch, where the loop has a name for them (LitGPT)."""
         self.kept_inputs: list[KeptInput] = []
         self.masks = Masks()
         self.rotary: tuple[Buffer, ...] = ()
@@ -46,10 +53,22 @@ class ForwardPass:
         self.masks = attention_masks(self)
         self.rotary = rotary_tables(self)
         for layer in self.network.layers:
-            x = checkpointed(self, layer, x, self._block) if self.checkpoints else self._block(layer, x)
+            x = self._hooked(layer, x)
         if not self.checkpoints:  # a checkpoint keeps the arguments of its block
             self.masks, self.rotary = Masks(), ()
         return self.norm(self.network.final_norm, x)
+
+    def _hooked(self, layer: Layer, x: Tensor) -> Tensor:
+        """FSDP's hooks lie around the checkpoint: what is made again finds its weights there."""
+        around = self.hooks.blocks
+        return (
+            self._run(layer, x)
+            if around is None
+            else around.around(self.tape, layer, x, partial(self._run, layer))
+        )
+
+    def _run(self, layer: Layer, x: Tensor) -> Tensor:
+        return checkpointed(self, layer, x, self._block) if self.checkpoints else self._block(layer, x)
 
     def _block(self, layer: Layer, x: Tensor) -> Tensor:
         return block(self, layer, x)
@@ -68,18 +87,14 @@ class ForwardPass:
     def linear(self, module: Module, x: Tensor) -> Tensor:
         """A linear layer and, where it has one, its adapter."""
         result = self.plain_linear(module, x)
-        return result if module.lora_a is None else adapted(self, module, x, result)
+        adapts = self.adapters and module.lora_a is not None
+        return adapted(self, module, x, result) if adapts else result
 
     def plain_linear(self, module: Module, x: Tensor) -> Tensor:
         """A linear layer without its adapter."""
         rows = self._rows(x, module)
         if module.weight.quantized:
-            eight = self.case.quantization is not None and self.case.quantization.bits == EIGHT_BITS
-            if eight and (x.needs_grad or self.checkpoints) and not self.tape.recomputes:
-                # MatMul8bitLt keeps its input as an attribute: no hook of a checkpoint sees it, and it
-                # lives as long as the graph does.
-                self.graph.append(x.buffer)
-            return ops.quantized_linear(self.tape, x, module.weight, rows=rows)
+            return self._quantized(module, x, rows)
         keeps = self.hooks.keeps_inputs
 
         def body(inner: Tensor) -> Tensor:
@@ -89,6 +104,19 @@ class ForwardPass:
             )
 
         return self.call(module, x, body)
+
+    def _quantized(self, module: Module, x: Tensor, rows: int) -> Tensor:
+        base = self.case.quantization
+        assert base is not None
+        if base.kind == GPTQ:
+            return gptq_linear(self.tape, x, module.weight, rows=rows)
+        if base.keeps_inputs and (x.needs_grad or self.checkpoints) and not self.tape.recomputes:
+            # `ctx.tensors` of bitsandbytes (every MatMul8bitLt, MatMul4Bit before 0.43.2) is an attribute:
+            # no hook of a checkpoint sees it, and it lives as long as the graph does.
+            self.graph.append(x.buffer)
+        wide = DTYPE_BYTES[base.unpacked_dtype or self.case.dtype]
+        differs = base.unpacked_dtype not in (None, self.case.dtype)
+        return ops.quantized_linear(self.tape, x, module.weight, rows=rows, unpacked=wide if differs else 0)
 
     @staticmethod
     def _rows(x: Tensor, module: Module) -> int:
@@ -111,19 +139,19 @@ class ForwardPass:
         if self.arch.scaled_inputs:
             x = ops.scale(tape, x)
         if network.positions is not None:
-            position = network.positions.weight
-            y = self.call(
-                network.positions,
-                tape.tensor(0, 1),
-                lambda _: ops.embedding(tape, position, self.case.seq_len),
-            )
-            x = ops.elementwise(tape, [x])
-            if position.trainable:
-                x = ops.add(tape, x, y)
+            x = self._with_positions(x, network.positions)
         if network.embedding_norm is not None:
             x = self.norm(network.embedding_norm, x)
-        x = ops.dropout(tape, x, self.arch.embedding_dropout)
-        return x
+        return ops.dropout(tape, x, self.arch.embedding_dropout)
+
+    def _with_positions(self, x: Tensor, positions: Module) -> Tensor:
+        """Learned positions, one row for the whole batch, added to the embedding."""
+        tape, weight = self.tape, positions.weight
+        rows = self.call(
+            positions, tape.tensor(0, 1), lambda _: ops.embedding(tape, weight, self.case.seq_len)
+        )
+        x = ops.elementwise(tape, [x])
+        return ops.add(tape, x, rows) if weight.trainable else x
 
     def _leaf(self, x: Tensor) -> Tensor:
         """A tensor that nothing trained leads to, made to need a gradient: both stay with the graph."""

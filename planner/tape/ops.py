@@ -61,24 +61,46 @@ def linear(
     return tape.attach(out, rule, [x, *trained], saves=saves)
 
 
-def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
-    """A product with a bitsandbytes weight, which is unpacked each time; nothing of x is saved."""
-    unpacked = tape.arena.new(weight.numel * x.itemsize, "unpacked weights")
+def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, unpacked: int = 0) -> Tensor:
+    """A product with a bitsandbytes weight, which is unpacked each time; nothing of x is saved.
+
+    Args:
+        tape: where it is recorded.
+        x: the input.
+        weight: [out, in].
+        rows: rows of x.
+        unpacked: bytes of an element of the type that is unpacked to before the cast to that of x; 0: none.
+    """
+    weight_bytes = weight.numel * x.itemsize
+    unpacks = _unpacks(tape, weight.numel * unpacked, weight_bytes)
+    whole = unpacks()
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
     tape.multiplies()
-    del unpacked
+    del whole
     if not (tape.recording and x.needs_grad):
         return out
-    in_bytes, weight_bytes = x.nbytes, weight.numel * x.itemsize
+    in_bytes = x.nbytes
 
     def rule(_gradient: Buffer) -> Gradients:
-        unpacked = tape.arena.new(weight_bytes, "unpacked weights")
+        whole = unpacks()
         grad_in = tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)
         tape.multiplies(backward=True)
-        del unpacked
+        del whole
         return [grad_in]
 
     return tape.attach(out, rule, [x])
+
+
+def _unpacks(tape: Tape, first_bytes: int, weight_bytes: int) -> Callable[[], Buffer]:
+    """Makes a weight whole: in the type it was packed from, then in the one it is multiplied in."""
+
+    def whole() -> Buffer:
+        first = tape.arena.new(first_bytes, "unpacked weights")
+        second = tape.arena.new(weight_bytes, "unpacked weights")
+        del first
+        return second
+
+    return whole
 
 
 def elementwise(

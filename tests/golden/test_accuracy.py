@@ -9,62 +9,99 @@ import planner
 from planner.parsing import parse_training_case
 from planner.tables import DATA
 
-FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl")
+FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
 ROWS = [json.loads(line) for name in FILES for line in (DATA / "measured" / name).read_text().splitlines()]
-# Two measured settings that are not understood yet; their forecasts say so in a note.
-NOT_UNDERSTOOD = {"v013": "freeze at stage 3", "v025": "8-bit base"}
-OK = [row for row in ROWS if row["measured"]["status"] == "ok" and row["id"] not in NOT_UNDERSTOOD]
+OK = [row for row in ROWS if row["measured"]["status"] == "ok"]
+LIMITED = [row for row in ROWS if row["case"].get("memory_limit_gib") is not None]
 UNLIMITED = [row for row in OK if row["case"].get("memory_limit_gib") is None]
 GIB = 1024**3
+
+WORST = 0.003
+# Rows whose allocated peak is off by more (percent), and what is known: where the figures part. None is explained.
+OFF = {
+    "w016": (-1.14, "DeepSpeed's checkpoints in main memory: 0.03 GiB short within backward"),
+    "v014": (-0.99, "fp32 without a fused kernel: one matrix of attention scores short within backward"),
+    "w047": (0.77, "stage 3, adapters, checkpointing: 0.08 GiB too much gathered from the second step on"),
+    "w021": (-0.50, "stage 3, Liger: 0.08 GiB too little gathered from the second step on"),
+    "v024": (-0.38, "stage 3, offloaded optimizer: 0.03 GiB too little gathered from the second step on"),
+    "x008": (-1.09, "8-bit base: 0.04 GiB short within backward"),
+    "x027": (-0.72, "one key head spread over all: 0.03 GiB short within backward"),
+    "t085": (-0.30, "4-bit base: 0.01 GiB short from loading on"),
+}
+RESERVED_WORST = 0.11
+RESERVED_OFF = {
+    "t037": (-23.3, "stage 3, adapters, 2 ranks: fragments that the emulation does not leave"),
+    "x013": (-14.8, "mixture of experts: 1.1 GiB more for the first step after another"),
+}
+# Limits within 4 % of the boundary that are judged wrongly. The band says "tight" of the first.
+MISJUDGED = {"b006": "2 % above the forecast, did not survive", "b007": "2 % below the forecast, survived"}
+
+
+def without_limit(row):
+    return {k: v for k, v in row["case"].items() if k != "memory_limit_gib"}
 
 
 @pytest.fixture(scope="module")
 def forecasts():
-    return {row["id"]: planner.forecast_training(parse_training_case(row["case"])) for row in OK}
+    """By row: allocated and reserved peak in GiB, and whether it survives its limit. Each setting is played once."""
+    by_setting = {}
+    for row in ROWS:
+        by_setting.setdefault(json.dumps(without_limit(row), sort_keys=True), []).append(row)
+    said = {}
+    for rows in by_setting.values():
+        forecast = planner.forecast_training(parse_training_case(without_limit(rows[0])))
+        for row in rows:
+            limit = row["case"].get("memory_limit_gib")
+            survives = None if limit is None else forecast.survives(int(limit * GIB))
+            said[row["id"]] = (
+                forecast.peak_allocated_bytes / GIB,
+                forecast.peak_reserved_bytes / GIB,
+                survives,
+            )
+    return said
 
 
 def errors(forecasts, rows, name):
-    return [
-        getattr(forecasts[r["id"]], f"{name}_bytes") / GIB / r["measured"][f"{name}_gib"] - 1 for r in rows
-    ]
+    which = ("peak_allocated_gib", "peak_reserved_gib").index(name)
+    return {row["id"]: forecasts[row["id"]][which] / row["measured"][name] - 1 for row in rows}
 
 
 def test_there_are_rows_to_judge_by():
-    assert len(OK) >= 113
+    assert len(OK) >= 225
+    assert len(LIMITED) >= 48
 
 
 def test_allocated_peak(forecasts):
-    found = errors(forecasts, OK, "peak_allocated")
-    assert statistics.mean(map(abs, found)) <= 0.002
-    assert max(map(abs, found)) <= 0.03
-    assert min(found) >= -0.012
+    found = errors(forecasts, OK, "peak_allocated_gib")
+    assert statistics.mean(map(abs, found.values())) <= 0.001
+    assert statistics.median(map(abs, found.values())) <= 0.0001
+    assert {row: error for row, error in found.items() if abs(error) > WORST and row not in OFF} == {}
 
 
-@pytest.mark.parametrize(("row_id", "said"), NOT_UNDERSTOOD.items(), ids=NOT_UNDERSTOOD.keys())
-def test_what_is_not_understood_is_said(row_id, said):
-    row = next(row for row in ROWS if row["id"] == row_id)
-    notes = planner.forecast_training(parse_training_case(row["case"])).notes
-    assert any(said in note for note in notes)
+@pytest.mark.parametrize("row_id", OFF)
+def test_what_is_off_is_off_by_as_much_as_is_said(forecasts, row_id):
+    """A row that gets better leaves the list."""
+    error = errors(forecasts, OK, "peak_allocated_gib")[row_id]
+    assert 100 * error == pytest.approx(OFF[row_id][0], abs=0.1)
+
+
+@pytest.mark.parametrize("row_id", RESERVED_OFF)
+def test_reserved_memory_that_is_off_is_off_by_as_much_as_is_said(forecasts, row_id):
+    error = errors(forecasts, UNLIMITED, "peak_reserved_gib")[row_id]
+    assert 100 * error == pytest.approx(RESERVED_OFF[row_id][0], abs=2)
 
 
 def test_reserved_peak(forecasts):
-    found = errors(forecasts, UNLIMITED, "peak_reserved")
-    assert statistics.mean(map(abs, found)) <= 0.05
+    found = errors(forecasts, UNLIMITED, "peak_reserved_gib")
+    assert statistics.mean(map(abs, found.values())) <= 0.02
+    assert statistics.median(map(abs, found.values())) <= 0.003
+    assert {r: e for r, e in found.items() if abs(e) > RESERVED_WORST and r not in RESERVED_OFF} == {}
 
 
-def test_limits_far_from_the_boundary_are_judged_rightly():
-    """More than 5 % above or below what the forecast requires."""
-    wrong = []
-    for row in ROWS:
-        limit = row["case"].get("memory_limit_gib")
-        if limit is None:
-            continue
-        forecast = planner.forecast_training(parse_training_case({**row["case"], "memory_limit_gib": None}))
-        near = abs(forecast.required_bytes / GIB / limit - 1) < 0.05
-        survived = row["measured"]["status"] == "ok"
-        if not near and forecast.survives(int(limit * GIB)) != survived:
-            wrong.append(row["id"])
-    assert wrong == []
+def test_limits_are_judged_rightly_but_for_those_named(forecasts):
+    survived = {row["id"]: row["measured"]["status"] == "ok" for row in LIMITED}
+    wrong = {row_id for row_id in survived if forecasts[row_id][2] != survived[row_id]}
+    assert wrong == set(MISJUDGED)
 
 
 def test_kv_tokens_of_a_measured_start():

@@ -1,5 +1,7 @@
 """The emulated caching allocator, against PyTorch's rules."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,23 +68,123 @@ def test_expandable_segments_use_the_fragment():
     assert allocator.reserved <= 100 * MIB
 
 
+@pytest.mark.parametrize("expandable", [False, True], ids=["segments", "expandable"])
+def test_of_two_blocks_of_one_size_the_lower_address_is_taken(expandable):
+    allocator = gpu_allocator(expandable_segments=expandable)
+    blocks = [allocator.malloc(20 * MIB) for _ in range(4)]
+    free = [blocks[0], blocks[2]]
+    for block in free:
+        allocator.release(block)
+    assert allocator.malloc(20 * MIB).address == min(block.address for block in free)
+
+
+def served(sizes_mib, limit_mib=None):
+    """An allocator that has served these requests, and their blocks."""
+    limit = None if limit_mib is None else limit_mib * MIB
+    allocator = gpu_allocator(limit_bytes=limit, expandable_segments=True)
+    return allocator, [allocator.malloc(size * MIB) for size in sizes_mib]
+
+
+def test_an_expandable_block_grows_in_place():
+    allocator, (block,) = served([20])
+    allocator.release(block)
+    grown = allocator.malloc(50 * MIB)
+    assert (grown.address, allocator.reserved) == (0, 60 * MIB)  # two more pages of 20 MiB
+
+
+def test_small_requests_are_mapped_by_pages_of_their_own():
+    allocator, _ = served([1, 1, 1])
+    assert allocator.reserved == 4 * MIB
+
+
+def test_a_block_that_could_grow_is_spared():
+    """The end of a pool counts as large as it could become, so a larger block in the middle fits better."""
+    allocator, (middle, _, end) = served([40, 20, 20])
+    allocator.release(middle)
+    allocator.release(end)
+    assert allocator.malloc(20 * MIB).address == middle.address
+    assert allocator.malloc(30 * MIB).address == end.address
+
+
+def test_a_gap_is_mapped_again_where_it_is_wide_enough():
+    allocator, (first, _) = served([40, 20])
+    allocator.release(first)
+    allocator.empty_cache()
+    assert allocator.reserved == 20 * MIB
+    assert allocator.malloc(60 * MIB).address == 60 * MIB  # behind all
+    assert allocator.malloc(40 * MIB).address == 0
+    assert allocator.reserved == allocator.allocated == 120 * MIB
+
+
+def test_only_whole_pages_are_unmapped():
+    allocator, (first, _) = served([30, 30])
+    allocator.release(first)
+    allocator.empty_cache()
+    assert allocator.reserved == 40 * MIB
+    assert allocator.malloc(10 * MIB).address == 20 * MIB  # what sticks out of the page is still there
+    assert allocator.reserved == 40 * MIB
+
+
+def test_a_limit_is_checked_with_the_whole_request():
+    """10 MiB are free at the end; one page more would do, but the request counts as a whole."""
+    allocator, _ = served([50], limit_mib=85)
+    with pytest.raises(OutOfMemory) as failure:
+        allocator.malloc(28 * MIB)
+    assert failure.value.reserved_bytes == 60 * MIB
+    roomier, _ = served([50], limit_mib=88)
+    roomier.malloc(28 * MIB)
+    assert roomier.reserved == 80 * MIB
+
+
 sizes = st.lists(st.integers(1, 300 * MIB), min_size=1, max_size=60)
+streams = st.integers(0, 2)
 
 
-@given(sizes=sizes, drop=st.randoms(use_true_random=False), expandable=st.booleans())
-def test_reserved_never_falls_below_allocated_and_all_returns(sizes, drop, expandable):
+def check(allocator, held):
+    """What must hold at every moment, whatever was asked for."""
+    assert allocator.reserved >= allocator.allocated == sum(block.size for block in held)
+    by_pool = {}
+    for block in held:
+        by_pool.setdefault(id(block.pool), []).append((block.address, block.address + block.size))
+    for spans in by_pool.values():
+        spans.sort()
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 300 * MIB), streams), min_size=1, max_size=60),
+    drop=st.randoms(use_true_random=False),
+    expandable=st.booleans(),
+)
+def test_blocks_never_overlap_and_all_memory_returns(requests, drop, expandable):
     allocator = gpu_allocator(expandable_segments=expandable)
     held = []
-    for size in sizes:
-        held.append(allocator.malloc(size))
-        if held and drop.random() < 0.5:
+    for size, stream in requests:
+        held.append(allocator.malloc(size, stream=stream))
+        while held and drop.random() < 0.5:
             allocator.release(held.pop(drop.randrange(len(held))))
-        assert allocator.reserved >= allocator.allocated >= sum(b.size for b in held) > -1
+        if drop.random() < 0.1:
+            allocator.empty_cache()
+        check(allocator, held)
     while held:
         allocator.release(held.pop())
-    assert allocator.allocated == 0
     allocator.empty_cache()
-    assert allocator.reserved < 20 * MIB + 1  # expandable pools keep at most part of a page
+    assert (allocator.allocated, allocator.reserved) == (0, 0)
+
+
+@given(sizes=sizes, limit=st.integers(300, 900), expandable=st.booleans())
+def test_a_limit_is_never_passed(sizes, limit, expandable):
+    allocator = gpu_allocator(limit_bytes=limit * MIB, expandable_segments=expandable)
+    held = []
+    for size in sizes:
+        try:
+            held.append(allocator.malloc(size))
+        except OutOfMemory:
+            while held:
+                allocator.release(held.pop())
+        check(allocator, held)
+    slack = 20 * MIB if expandable else 0  # a limit is checked by the request, memory is mapped by pages
+    assert allocator.peak_reserved <= limit * MIB + slack
 
 
 @given(sizes=sizes)

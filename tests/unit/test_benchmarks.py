@@ -175,8 +175,9 @@ def test_a_plain_loop_is_translated(plain_engine):
     assert case["optimizer"] == "torch_adamw"
     assert case["hf_config"]["tie_word_embeddings"] is False, "LitGPT keeps the head apart"
     assert case["lora"] == {
-        "r": 32, "target_modules": ["q_proj", "v_proj"], "dropout": 0.05, "adapter_dtype": "bf16"
+        "r": 32, "target_modules": ["qkv_proj"], "dropout": 0.05, "adapter_dtype": "bf16"
     }  # fmt: skip
+    assert (case["attention_code"], case["loss"]) == ("litgpt", "litgpt_chunked")
     assert any("LitGPT" in note for note in translation.notes)
 
 
@@ -237,21 +238,23 @@ def test_what_has_no_counterpart_is_refused_with_the_reason(plain_engine, change
     assert reason in line["reason"]
 
 
-def test_fsdp_without_master_copies_needs_an_engine_of_its_own(monkeypatch):
-    pure = LITGPT | FSDP | {"precision": "bf16-true"}
-    monkeypatch.setattr(shards, "plays_fsdp2", lambda: True)
-    assert translate.translate(pure).cases[0]["engine"] == "fsdp2"
-    monkeypatch.setattr(shards, "plays_fsdp2", lambda: False)
-    assert field_cases.judged(pure)["state"] == "waiting"
-    adapters = translate.translate(pure | {"method": "lora"}).cases[0]
-    assert adapters["zero_stage"] == 3, "of adapters a master copy is next to nothing"
+@pytest.mark.parametrize(("precision", "wide"), [("bf16-true", False), ("bf16 mixed (fp32 weights)", True)])
+def test_fsdp_stands_in_as_fsdp2_and_says_so(precision, wide):
+    translation = translate.translate(LITGPT | FSDP | {"precision": precision})
+    case = planner.parse_training_case(translation.cases[0])
+    assert case.engine == "fsdp2"
+    assert case.fsdp.fp32_params is wide
+    assert not case.fsdp.sync_each_batch
+    assert any("stands in as FSDP2" in note for note in translation.notes)
 
 
-def test_fsdp_stands_in_as_zero_3_and_says_so():
-    translation = translate.translate(LITGPT | FSDP)
-    assert translation.cases[0]["zero_stage"] == 3
-    assert any("stands in as ZeRO-3" in note for note in translation.notes)
-    assert planner.parse_training_case(translation.cases[0]).zero.reduce_bucket_size == 16_000_000
+def test_litgpts_qlora_rows_have_the_bitsandbytes_that_it_pinned():
+    translation = translate.translate(LITGPT | {"method": "qlora", "precision": "nf4 base, bf16-true"})
+    base = planner.parse_training_case(translation.cases[0]).quantization
+    assert base.keeps_inputs
+    assert base.head
+    assert base.unpacked_dtype == "fp16"
+    assert any("0.42.0" in note for note in translation.notes)
 
 
 def test_a_stated_range_of_lengths_is_forecast_at_both_ends():

@@ -8,8 +8,7 @@ from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import ConfigError
 from llmsys_exp.plan import resolve
-from planner import choose
-from planner.shallow import quick_peak_bytes
+from planner import search
 
 SAID = {
     "hardware.memory_gib=inf": "hardware.memory_gib is inf; it must be above 0 and at most 1,000,000",
@@ -23,7 +22,7 @@ SAID = {
     "data.score=exactmatch": "data.score is 'exactmatch'.  Did you mean exact_match?",
     "launcher.name=deepsped": "launcher.name is 'deepsped'.  Did you mean deepspeed?",
     "method.lora.targets=[q_porj]": "Did you mean q_proj?",
-    "method.lora.targets=[]": "method.lora.targets is []",
+    "method.lora.targets=[]": "method.lora.targets is empty",
     "method.lora.targets=null": "method.lora.targets is None",
     "hardware=null": "hardware cannot be null (from the command line: hardware=null)",
     "debug=fst": "Did you mean fast?",
@@ -64,10 +63,11 @@ def test_every_number_has_a_range_and_every_default_lies_in_it():
 
 
 def test_a_hopeless_search_looks_at_few_settings(monkeypatch):
-    looked = []
+    played = []
+    play = search.forecast_training
     monkeypatch.setattr(
-        choose, "quick_peak_bytes", lambda case: looked.append(case) or quick_peak_bytes(case)
+        search, "forecast_training", lambda case, **more: played.append(case) or play(case, **more)
     )
     plan = resolve(compose_config(["hardware=h100", "hardware.memory_gib=0.5"]))
     assert not plan.verdict.fits
-    assert len(looked) < 30  # of some 150 combinations
+    assert not played  # estimates alone rule all of some 150 combinations out

@@ -15,6 +15,25 @@ GOOD = {
 }  # fmt: skip
 LORA = {"method": "lora", "lora": {"r": 4}}
 
+CHECKPOINTS = {"gradient_checkpointing": True}
+
+
+def lora(**more):
+    return {"method": "lora", "lora": {"r": 4, **more}}
+
+
+def qlora(**quantization):
+    return {**LORA, "method": "qlora", "quantization": quantization}
+
+
+def zero(**settings):
+    return {"deepspeed": {"zero_optimization": settings}}
+
+
+def sums(kind, **more):
+    return {"deepspeed": {"data_types": {"grad_accum_dtype": kind}}, **more}
+
+
 REFUSED = {
     "unknown key": ({"micro_bach": 2}, "unknown key 'micro_bach'. Did you mean micro_batch?"),
     "unknown family": ({"hf_config": {"model_type": "lama"}}, "Did you mean llama?"),
@@ -38,7 +57,115 @@ REFUSED = {
     "unknown gpu": ({"gpu": "h2000"}, "Did you mean h200?"),
     "limit": ({"memory_limit_gib": -1}, "memory_limit_gib is -1"),
     "kind": ({"kind": "eval"}, "kind is 'eval'"),
+    "no method": ({"method": None}, "method is None; known: full, freeze, lora, qlora"),
+    "no model": ({"hf_config": "llama"}, "no hf_config: the model's config.json as a mapping"),
+    "stage": ({"zero_stage": 4}, "zero_stage is 4; known: 0, 1, 2, 3"),
+    "engine": ({"engine": "horovod"}, "engine is 'horovod'; known: deepspeed, plain, fsdp2"),
+    "optimizer": ({"optimizer": "adam"}, "optimizer is 'adam'; known: deepspeed_adamw, torch_adamw"),
+    "section that is no mapping": ({"checkpointing": True}, "checkpointing must be a mapping"),
+    "section of DeepSpeed that is no mapping": ({"deepspeed": [1]}, "deepspeed must be a mapping"),
+    "lora flag": (lora(use_dora="yes"), "lora.use_dora is 'yes'; it must be true or false"),
+    "lora dropout": (lora(dropout=1), "lora.dropout is 1; a dropout rate lies in [0, 1)"),
+    "adapter type": (lora(adapter_dtype="fp8"), "lora.adapter_dtype is 'fp8'; known: bf16, fp16, fp32"),
+    "empty targets": (lora(target_modules=[]), "it must name at least one module, or be all-linear"),
+    "targets of numbers": (lora(target_modules=[1]), "it must be all-linear or a list of names"),
+    "modules to save as text": (lora(modules_to_save="lm_head"), "lora.modules_to_save is 'lm_head'; it must be a list"),
+    "kind of base": (qlora(kind="awq"), "quantization.kind is 'awq'; known: bnb, gptq"),
+    "group size": (qlora(kind="gptq", group_size=100), "quantization.group_size is 100; known: -1, 32, 64, 128"),
+    "kind of checkpoints": ({**CHECKPOINTS, "checkpointing": {"kind": "reentrnt"}}, "Did you mean reentrant?"),
+    "checkpoints on the cpu as text": ({**CHECKPOINTS, "checkpointing": {"cpu": 1}}, "checkpointing.cpu is 1; it must be true or false"),
+    "checkpoints of transformers on the cpu": ({**CHECKPOINTS, "checkpointing": {"cpu": True}}, "it needs checkpointing.kind deepspeed"),
+    "kernel": ({"liger": True, "liger_kernels": ["ropes"]}, "liger_kernels has 'ropes'. Did you mean rope?"),
+    "kernels as text": ({"liger": True, "liger_kernels": "rope"}, "liger_kernels is 'rope'; it must be a list of names"),
+    "frozen layers": ({"method": "freeze", "freeze": {"last_layers": 0}}, "it must be a whole number above 0"),
+    "type of sums": (sums("fp8"), "deepspeed.data_types.grad_accum_dtype is 'fp8'; known: bf16, fp16, fp32"),
+    "auto where there is none": (zero(sub_group_size="auto"), "sub_group_size is 'auto'; it must be a count of elements"),
+    "bucket as text": (zero(reduce_bucket_size="big"), "it must be a count of elements, or auto"),
+    "DeepSpeed flag": (zero(contiguous_gradients=1), "contiguous_gradients is 1; it must be true or false"),
+    "DeepSpeed key": (zero(reduce_bucket=1), "unknown key deepspeed.zero_optimization.reduce_bucket. Did you mean reduce_bucket_size?"),
+    "ZeRO++": (zero(zero_quantized_weights=True), "quantised gathers (ZeRO++) are not modelled; leave it out"),
+    "hierarchy": (zero(zero_hpz_partition_size=8), "hierarchical partitioning (ZeRO++) is not modelled; leave it out"),
+    "ratio": (zero(offload_optimizer={"ratio": 2}), "offload_optimizer.ratio is 2; it must lie between 0 and 1"),
 }  # fmt: skip
+
+
+GPTQ_DORA = {"method": "qlora", "lora": {"r": 4, "use_dora": True}, "quantization": {"kind": "gptq"}}
+RING = {"world_size": 4, "seq_len": 512}
+CONTRADICTIONS = {
+    "offloaded weights at stage 0": ({"offload_param": "cpu"}, "offload_param needs zero_stage 3: below it DeepSpeed ignores it"),
+    "pasted stage": (zero(stage=2), "deepspeed.zero_optimization.stage is 2, but zero_stage is 0; set zero_stage"),
+    "pasted offload": (zero(offload_optimizer={"device": "cpu"}), "device is 'cpu', but offload_optimizer is 'none'; set offload_optimizer"),
+    "ratio below stage 3": ({"zero_stage": 2, "offload_optimizer": "cpu", **zero(offload_optimizer={"ratio": 0.5})}, "ratio needs zero_stage 3 and offload_optimizer cpu"),
+    "qlora without base": ({**LORA, "method": "qlora"}, "method qlora needs a quantization section"),
+    "full with adapters": ({"lora": {"r": 4}}, "method full takes neither a lora nor a quantization section"),
+    "lora with quantised base": ({**LORA, "quantization": {"bits": 4}}, "with a quantised base it is qlora"),
+    "qlora at stage 3": (qlora(bits=4) | {"zero_stage": 3}, "qlora at zero_stage 3 is not supported: transformers skips zero.Init"),
+    "DoRA at stage 3": (lora(use_dora=True) | {"zero_stage": 3}, "lora.use_dora at zero_stage 3 is not supported: peft reads"),
+    "trained base with qlora": (qlora(bits=4) | {"lora": {"train_base": True}}, "a quantised base cannot be trained"),
+    "DoRA on GPTQ": (GPTQ_DORA, "lora.use_dora on a gptq base: peft refuses it"),
+    "plain with stage": ({"engine": "plain", "optimizer": "torch_adamw", "zero_stage": 2}, "zero_stage is DeepSpeed's; engine plain has none"),
+    "plain in fp16": ({"engine": "plain", "optimizer": "torch_adamw", "dtype": "fp16"}, "dtype fp16 needs loss scaling"),
+    "plain with DeepSpeed's Adam": ({"engine": "plain"}, "optimizer deepspeed_adamw is DeepSpeed's; engine plain takes torch_adamw"),
+    "fsdp2 with qlora": (qlora(bits=4) | {"engine": "fsdp2", "optimizer": "torch_adamw"}, "engine fsdp2 with qlora is not modelled"),
+    "ring and ranks": ({**RING, "sequence_parallel": 3}, "sequence_parallel 3 does not divide world_size 4"),
+    "ring and length": ({**RING, "seq_len": 511, "sequence_parallel": 4}, "sequence_parallel 4 does not divide seq_len 511"),
+    "ring and heads": ({"world_size": 8, "seq_len": 512, "sequence_parallel": 8}, "sequence_parallel 8 does not divide 4 attention heads"),
+    "sums at stage 0": (sums("fp32"), "grad_accum_dtype other than dtype needs zero_stage 1, 2 or 3"),
+    "narrow sums": (sums("bf16", dtype="fp32", zero_stage=2), "grad_accum_dtype bf16 with dtype fp32 is not modelled; use fp32"),
+    "sums at stage 1 in fp16": (sums("fp32", dtype="fp16", zero_stage=1), "with dtype fp16 is not modelled; use zero_stage 2"),
+    "sums with offload": (sums("fp32", zero_stage=1, offload_optimizer="cpu"), "with offload_optimizer is not modelled below zero_stage 3"),
+    "8-bit Adam on the cpu": ({"zero_stage": 2, "offload_optimizer": "cpu", "optimizer": "adamw_8bit"}, "optimizer adamw_8bit has no CPU version to offload to; use"),
+    "way of checkpointing without it": ({"checkpointing": {"kind": "reentrant"}}, "gradient_checkpointing is off"),
+    "two losses": ({"liger": True, "loss": "chunked"}, "choose one, or leave fused_linear_cross_entropy out of liger_kernels"),
+    "kernels without Liger": ({"liger_kernels": ["rope"]}, "liger_kernels says which, but liger is off"),
+}  # fmt: skip
+LONGEST = 170  # characters of one problem
+
+
+@pytest.mark.parametrize(("change", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_contradictions_are_refused_in_one_short_sentence(change, said):
+    with pytest.raises(planner.CaseError) as refusal:
+        planner.parse_training_case({**GOOD, **change})
+    assert said in str(refusal.value)
+    assert all(len(problem) <= LONGEST for problem in refusal.value.problems)
+
+
+def test_all_contradictions_are_named_at_once():
+    change = {"checkpointing": {"kind": "reentrant"}, "liger_kernels": ["rope"], "offload_param": "cpu"}
+    with pytest.raises(planner.CaseError) as refusal:
+        planner.parse_training_case({**GOOD, **change})
+    assert len(refusal.value.problems) == 3
+
+
+def test_a_chunked_loss_goes_with_liger_kernels_that_leave_the_loss_alone():
+    case = {**GOOD, "liger": True, "liger_kernels": ["rms_norm"], "loss": "chunked"}
+    assert planner.parse_training_case(case).loss == "chunked"
+
+
+@pytest.mark.parametrize(
+    ("config", "hidden"),
+    [(GOOD["hf_config"], 64), ({"model_type": "gpt2", "n_embd": 96, "n_layer": 1}, 96), ({"model_type": "gpt2"}, 768)],
+    ids=["hidden_size", "n_embd", "default"],
+)  # fmt: skip
+def test_auto_buckets_are_those_of_transformers(config, hidden):
+    names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    case = {**GOOD, "hf_config": config, "zero_stage": 3, **zero(**dict.fromkeys(names, "auto"))}
+    settings = planner.parse_training_case(case).zero
+    expected = (hidden * hidden, int(0.9 * hidden * hidden), 10 * hidden)
+    assert tuple(getattr(settings, name) for name in names) == expected
+
+
+def test_auto_does_not_add_to_what_is_wrong_with_the_model():
+    with pytest.raises(planner.CaseError) as refusal:
+        planner.parse_training_case(
+            {**GOOD, "hf_config": {"model_type": "lama"}, **zero(reduce_bucket_size="auto")}
+        )
+    assert len(refusal.value.problems) == 1
+
+
+def test_what_deepspeed_does_without_a_refused_key_may_be_said():
+    off = zero(zero_quantized_weights=False, zero_hpz_partition_size=1, mics_shard_size=-1)
+    assert planner.parse_training_case({**GOOD, **off}) == planner.parse_training_case(GOOD)
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED.keys())

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.choose import choose
 from planner.network.build import build_network
-from planner.shallow import quick_peak_bytes
 from planner.verdict import judge
 
 GIB = 1024**3
@@ -75,20 +73,14 @@ def test_offload_moves_optimizer_state_to_the_host():
     on_gpu = planner.forecast_training(case())
     on_host = planner.forecast_training(case(offload_optimizer="cpu"))
     assert "optimizer states" not in on_host.components
-    pinned = on_host.host["offloaded optimizer (pinned)"]
-    assert pinned > 16 * sum(p.numel for p in build_network(case()).parameters())
+    offloaded = sum(nbytes for use, nbytes in on_host.host.items() if "optimizer" in use)
+    assert offloaded > 16 * sum(p.numel for p in build_network(case()).parameters())
     assert on_host.peak_allocated_bytes < on_gpu.peak_allocated_bytes
 
 
 def test_accumulated_gradients_are_kept_between_micro_batches():
     once, often = (planner.training.TrainingRun(case(grad_accum=n)).play() for n in (1, 4))
     assert often.peak_bytes > once.peak_bytes
-
-
-def test_the_quick_estimate_is_near_the_full_play():
-    for one in (case(), case(**LORA), case(zero_stage=3), case(zero_stage=0, world_size=1)):
-        full = max(p.peak_bytes for p in planner.training.TrainingRun(one).play().phases)
-        assert quick_peak_bytes(one) == pytest.approx(full, rel=0.05)
 
 
 def test_golden_8b_full_zero3_on_8_gpus():
@@ -117,17 +109,6 @@ def test_the_fix_does_fit():
         planner.forecast_training(replace(one, zero_stage=stage)),
         budget_bytes=budget,
     ).fits
-
-
-def test_the_search_takes_the_fastest_that_fits():
-    free = {"zero_stage": (0, 1, 2, 3), "gradient_checkpointing": (False, True), "micro_batch": (8, 4, 2, 1)}
-    roomy = choose(case(), free, budget_bytes=200 * GIB)
-    narrow = choose(case(), free, budget_bytes=9 * GIB)
-    assert roomy.case.micro_batch == 8
-    assert not roomy.case.gradient_checkpointing
-    assert narrow.fits
-    assert peak(narrow.case) <= 9 * GIB
-    assert not choose(case(), free, budget_bytes=GIB).fits
 
 
 def test_headroom_is_what_the_required_memory_leaves():

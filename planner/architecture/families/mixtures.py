@@ -126,7 +126,6 @@ def _deepseek(config: Config) -> Architecture:
         latent=latent,
         rotary=Rotary.full,
         rotary_width=latent.rope,
-        verified=False,
         **biases(config),
     )
 

@@ -1,0 +1,48 @@
+"""Peak memory over a grid of micro-batches and lengths for one structure of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.grid.counts import counts_of
+from planner.grid.engines import Engine, engine_of
+from planner.grid.polynomial import Array, features
+from planner.grid.profile import profile_of
+from planner.tables import workspace_bytes
+from planner.training_case import Method, TrainingCase
+
+WORKSPACES = 2
+
+
+def peak_bytes(case: TrainingCase, micro_batch: Any, seq_len: Any) -> Array:
+    """Highest allocated bytes, engine start included, at each pair of micro-batch and length.
+
+    Everything else is taken from `case`. Arrays broadcast against each other.
+    """
+    lengths = np.asarray(seq_len, dtype=np.float64)
+    batches = np.asarray(micro_batch, dtype=np.float64) / case.sequence_parallel
+    at = features(
+        np.ravel(np.broadcast_arrays(batches, lengths)[0]), np.ravel(np.broadcast_arrays(batches, lengths)[1])
+    )
+    profile, engine = profile_of(case), engine_of(case, counts_of(case))
+    kept = _kept_layers(case)
+    top = profile.top_bytes(at, kept) + engine.top
+    low = profile.low_bytes(at) + engine.low
+    rests = engine.rests + WORKSPACES * workspace_bytes(case.device)
+    moments = np.maximum(np.maximum(top, low), _step(engine))
+    peaks = np.maximum(rests + moments, engine.start)
+    shape = np.broadcast_shapes(lengths.shape, batches.shape)
+    return np.reshape(peaks, shape)
+
+
+def _step(engine: Engine) -> float:
+    return float(engine.step)
+
+
+def _kept_layers(case: TrainingCase) -> int:
+    """Blocks whose activations wait for backward: frozen ones below keep nothing unless checkpointed."""
+    if case.method is Method.freeze and not case.gradient_checkpointing:
+        return case.freeze_last_layers
+    return case.architecture.layers

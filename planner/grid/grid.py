@@ -1,0 +1,93 @@
+"""A grid of settings: memory and speed of every combination, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from planner.grid.estimate import peak_bytes
+from planner.grid.polynomial import Array
+from planner.speed import step_time
+from planner.training_case import TrainingCase
+
+SIZES = ("micro_batch", "seq_len", "grad_accum")
+
+
+@dataclass(frozen=True)
+class Block:
+    """All sizes of one structure: arrays over micro-batch x length x accumulation."""
+
+    case: TrainingCase
+    peak_bytes: Array
+    step_s: Array
+    tokens_per_s: Array
+
+
+def structures(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Iterator[TrainingCase]:
+    """Every consistent combination of the axes that are not sizes."""
+    names = [name for name in axes if name not in SIZES]
+    for values in product(*(axes[name] for name in names)):
+        candidate = replace(case, **dict(zip(names, values, strict=True)))
+        if consistent(candidate):
+            yield candidate
+
+
+def consistent(case: TrainingCase) -> bool:
+    """Whether DeepSpeed does what these settings say, and nothing is set twice."""
+    if case.offload_optimizer != "none" and case.zero_stage == 0:
+        return False
+    if case.offload_param != "none" and (case.zero_stage != 3 or case.offload_optimizer == "none"):
+        return False
+    if case.liger and case.loss == "chunked":
+        return False
+    return not (case.quantization is not None and case.zero_stage == 3)
+
+
+def blocks(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Iterator[Block]:
+    """Estimate a grid, one structure at a time.
+
+    Args:
+        case: the settings that no axis names.
+        axes: field of `TrainingCase` -> values. `micro_batch`, `seq_len` and `grad_accum` are evaluated
+            as arrays, the others one by one.
+    """
+    sizes = [np.asarray(axes.get(name, [getattr(case, name)])) for name in SIZES]
+    micro, length, accum = np.meshgrid(*sizes, indexing="ij")
+    for structure in structures(case, axes):
+        again = _accumulating(structure, accum)
+        peaks = peak_bytes(structure, micro[:, :, 0], length[:, :, 0])[:, :, None]
+        if again is not None:
+            more = peak_bytes(again, micro[:, :, 0], length[:, :, 0])[:, :, None]
+            peaks = np.where(accum > 1, more, peaks)
+        time = step_time(structure, micro, length, accum)
+        yield Block(structure, np.broadcast_to(peaks, micro.shape), time.seconds, time.tokens_per_s)
+
+
+def _accumulating(case: TrainingCase, accum: Array) -> TrainingCase | None:
+    """The same structure with gradients kept between micro-batches, where the grid has such points."""
+    return replace(case, grad_accum=2) if bool((accum > 1).any()) else None
+
+
+def table(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Any:
+    """The grid as a pandas table: one row a point, memory in bytes, seconds and tokens a second."""
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+    found = list(blocks(case, axes))
+    sizes = np.meshgrid(*[np.asarray(axes.get(n, [getattr(case, n)])) for n in SIZES], indexing="ij")
+    points = sizes[0].size
+    columns: dict[str, Any] = {}
+    for name in (name for name in axes if name not in SIZES):
+        columns[name] = np.repeat([getattr(block.case, name) for block in found], points)
+    for name, values in zip(SIZES, sizes, strict=True):
+        columns[name] = np.tile(values.ravel(), len(found))
+    for name in ("peak_bytes", "step_s", "tokens_per_s"):
+        columns[name] = _joined([getattr(block, name) for block in found])
+    return pd.DataFrame(columns)
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    return np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0)
