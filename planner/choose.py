@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.search import Found, Option, Room, options, points, search
+from planner.search import Found, Option, Room, as_listed, options, points, search
+from planner.tables import CPU
 from planner.training_case import TrainingCase
+
+FEW = 4
+"""So many combinations are played as they are listed where there is no speed to rank them by: on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,6 @@ class Chosen:
     case: TrainingCase
     fits: bool
     tried: int
-    step_s: float
     found: Found
 
 
@@ -36,13 +39,21 @@ def choose(
         room: what a GPU and a node may take.
         global_batch: sequences of a step over all ranks; None: as many as one micro-batch of each rank.
     """
-    candidates = options([case], axes_of(free), sizes_of(case, free, global_batch))
+    candidates = _candidates(case, axes_of(free), sizes_of(case, free, global_batch))
     found = search(candidates, room)
     if not found.answers:
         smallest = found.smallest
-        return Chosen(smallest.case, False, found.considered, smallest.step_s, found)
+        return Chosen(smallest.case, False, found.considered, found)
     best = next((a for a in found.answers if a.label == "fits"), found.answers[0])
-    return Chosen(best.case, True, found.considered, best.step_s, found)
+    return Chosen(best.case, True, found.considered, found)
+
+
+def _candidates(
+    case: TrainingCase, axes: Mapping[str, Sequence[Any]], sizes: list[tuple[int, int]]
+) -> list[Option]:
+    if case.device == CPU and len(listed := as_listed(case, axes, sizes)) <= FEW:
+        return listed
+    return options([case], axes, sizes)
 
 
 def axes_of(free: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

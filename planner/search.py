@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from planner.forecast import Forecast
-from planner.grid.estimate import peak_bytes
-from planner.grid.grid import structures
+from planner.grid.structures import structures
 from planner.predict import forecast_training
-from planner.speed import step_time
 from planner.training_case import TrainingCase
 from planner.uncertainty import lower_limit_bytes
 
@@ -30,12 +26,12 @@ Sizes = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Option:
-    """One point of the grid: estimates only."""
+    """One point of the grid: estimates only; zeros where nothing was estimated."""
 
     case: TrainingCase
-    peak_bytes: float
-    step_s: float
-    tokens_per_s: float
+    peak_bytes: float = 0.0
+    step_s: float = 0.0
+    tokens_per_s: float = 0.0
 
     @property
     def rank(self) -> float:
@@ -99,8 +95,22 @@ def options(bases: Sequence[TrainingCase], axes: Mapping[str, Sequence[Any]], si
     return sorted(found, key=lambda option: -option.rank)
 
 
+def as_listed(case: TrainingCase, axes: Mapping[str, Sequence[Any]], sizes: Sizes) -> list[Option]:
+    """Every consistent combination in the order of its values, without estimates."""
+    return [
+        Option(replace(structure, micro_batch=micro, grad_accum=accum))
+        for structure in structures(case, axes)
+        for micro, accum in sizes
+    ]
+
+
 def points(case: TrainingCase, sizes: Sizes) -> list[Option]:
     """Estimates of one structure at each pair of micro-batch and accumulation."""
+    import numpy as np  # a plan of one job on the CPU does without
+
+    from planner.grid.estimate import peak_bytes
+    from planner.speed import step_time
+
     micro = np.array([m for m, _ in sizes], dtype=np.float64)
     accum = np.array([a for _, a in sizes], dtype=np.float64)
     once = peak_bytes(replace(case, grad_accum=1), micro, case.seq_len)
@@ -143,7 +153,7 @@ def search(candidates: Sequence[Option], room: Room, *, wanted: int = 1) -> Foun
                 last = min(last, played + PLAYS_FOR_SURE)
         else:
             misses.append(outcome)
-    smallest = min(candidates, key=lambda option: option.peak_bytes)
+    smallest = min(reversed(candidates), key=lambda option: option.peak_bytes)
     return Found(tuple(answers), tuple(misses), smallest, len(candidates), played)
 
 

@@ -45,8 +45,9 @@ class Plan:
     choices: tuple[Choice, ...]
     forecast: planner.Forecast
     verdict: planner.Verdict
-    step_s: float
-    tokens_per_s: float
+    step_s: float | None = None
+    """Estimate; None on the CPU, whose speed is not forecast."""
+    tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ def forecast_settled(settled: Settled) -> Plan:
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
     limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
+    if config.hardware.gpu == CPU:
+        return Plan(config, settled.choices, forecast, verdict)
     speed = option_of(case)
     return Plan(config, settled.choices, forecast, verdict, speed.step_s, speed.tokens_per_s)
 
@@ -133,8 +136,14 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "choices": [vars(choice) for choice in plan.choices],
         "forecast": plan.forecast.to_dict(),
         "verdict": plan.verdict.to_dict(),
-        "speed": {"step_s": round(plan.step_s, 4), "tokens_per_s": round(plan.tokens_per_s, 1)},
+        "speed": _speed_to_dict(plan),
     }
+
+
+def _speed_to_dict(plan: Plan) -> dict[str, float] | None:
+    if plan.step_s is None or plan.tokens_per_s is None:
+        return None
+    return {"step_s": round(plan.step_s, 4), "tokens_per_s": round(plan.tokens_per_s, 1)}
 
 
 def _check(config: Config) -> None:

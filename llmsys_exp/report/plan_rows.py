@@ -51,9 +51,7 @@ def plan_row(plan: Plan, *, limited: bool) -> dict[str, Any]:
         "chosen": [choice.key for choice in plan.choices if not choice.given],
         "fix": verdict.fix,
         "error": None,
-        "extra": {"tokens/s": round(plan.tokens_per_s)}
-        if limited and plan.config.hardware.gpu != "cpu"
-        else {},
+        "extra": {} if plan.tokens_per_s is None or not limited else {"tokens/s": round(plan.tokens_per_s)},
     }
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
-from llmsys_exp.plan.case import CPU
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
 from llmsys_exp.report.plan_rows import highest_phases
 from planner.uncertainty import Residuals
@@ -55,7 +54,7 @@ def verdict_lines(plan: Plan) -> list[str]:
     lines.append(band)
     if verdict.fix:
         lines.append(f"It would fit with {verdict.fix}.")
-    elif plan.config.hardware.gpu != CPU:
+    elif plan.step_s is not None and plan.tokens_per_s is not None:
         lines.append(f"About {plan.step_s:.2f} s a step, {plan.tokens_per_s:,.0f} tokens/s (estimate).")
     return lines
 

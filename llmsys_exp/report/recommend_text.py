@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.recommend import Advice
 from llmsys_exp.report.console import Console, gib
 from planner.search import Answer, Miss
@@ -25,10 +26,12 @@ def show_advice(console: Console, advice: list[Advice]) -> None:
             console.line("  " + _nothing(item))
         for miss in item.faster:
             console.line("  " + _missed(item, miss))
+    on_cpu = any(item.config.hardware.gpu == CPU for item in advice)
+    times = "Times on a CPU only rank the settings." if on_cpu else "Times are estimates."
     console.line()
     console.line(
         "Batch: micro-batch x accumulation on each GPU. Needs, left: GiB of one GPU; host: GiB of a node's "
-        "main memory. Times are estimates."
+        f"main memory. {times}"
     )
 
 

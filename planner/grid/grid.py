@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from planner.grid.estimate import peak_bytes
 from planner.grid.polynomial import Array
+from planner.grid.structures import SIZES, structures
 from planner.speed import step_time
 from planner.training_case import TrainingCase
-
-SIZES = ("micro_batch", "seq_len", "grad_accum")
 
 
 @dataclass(frozen=True)
@@ -25,26 +23,6 @@ class Block:
     peak_bytes: Array
     step_s: Array
     tokens_per_s: Array
-
-
-def structures(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Iterator[TrainingCase]:
-    """Every consistent combination of the axes that are not sizes."""
-    names = [name for name in axes if name not in SIZES]
-    for values in product(*(axes[name] for name in names)):
-        candidate = replace(case, **dict(zip(names, values, strict=True)))
-        if consistent(candidate):
-            yield candidate
-
-
-def consistent(case: TrainingCase) -> bool:
-    """Whether DeepSpeed does what these settings say, and nothing is set twice."""
-    if case.offload_optimizer != "none" and case.zero_stage == 0:
-        return False
-    if case.offload_param != "none" and (case.zero_stage != 3 or case.offload_optimizer == "none"):
-        return False
-    if case.liger and case.loss == "chunked":
-        return False
-    return not (case.quantization is not None and case.zero_stage == 3)
 
 
 def blocks(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Iterator[Block]:

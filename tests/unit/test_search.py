@@ -32,7 +32,8 @@ def test_what_is_chosen_fits_by_its_own_forecast(gpu_gib):
 
 def test_more_room_is_never_slower():
     rooms = (7, 9, 12, 24, 48)
-    steps = [choose(job(), FREE, room=Room(gib * GIB), global_batch=16).step_s for gib in rooms]
+    chosen = [choose(job(), FREE, room=Room(gib * GIB), global_batch=16) for gib in rooms]
+    steps = [next(a.step_s for a in one.found.answers if a.case == one.case) for one in chosen]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -41,6 +42,21 @@ def test_nothing_fits_says_so_with_the_smallest():
     assert not chosen.fits
     assert chosen.case == chosen.found.smallest.case
     assert chosen.case.micro_batch == 1 and chosen.case.gradient_checkpointing
+
+
+@pytest.mark.parametrize(("share", "recomputes"), [(1.15, False), (1.03, True)])
+def test_on_a_cpu_a_few_settings_are_tried_as_listed(share, recomputes):
+    case = job(gpu="cpu", dtype="fp32", zero_stage=2)
+    kept = planner.forecast_training(case).required_bytes
+    free = {"gradient_checkpointing": (False, True)}
+    chosen = choose(case, free, room=Room(int(share * kept)))
+    assert chosen.fits and chosen.case.gradient_checkpointing is recomputes
+
+
+def test_on_a_cpu_where_nothing_fits_the_smallest_is_named():
+    free = {"gradient_checkpointing": (False, True)}
+    chosen = choose(job(gpu="cpu", dtype="fp32", zero_stage=2), free, room=Room(GIB))
+    assert not chosen.fits and chosen.case.gradient_checkpointing
 
 
 def test_main_memory_can_be_what_is_missing():
