@@ -55,9 +55,16 @@ class Miss:
     """A faster setting that does not fit."""
 
     option: Option
-    needs_bytes: int
     where: str
-    played: bool
+    forecast: Forecast | None = None
+    """None where its estimate was too far above to play it."""
+
+    @property
+    def needs_bytes(self) -> int:
+        """What it would take: by its forecast, or by its estimate where it was not played."""
+        if self.forecast is None:
+            return int(self.option.peak_bytes)
+        return self.forecast.host_peak_bytes if self.where == "host" else self.forecast.required_bytes
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def search(candidates: Sequence[Option], room: Room, *, wanted: int = 1) -> Foun
         if sum(answer.label == "fits" for answer in answers) >= wanted or played >= last:
             break
         if room.gpu_bytes is not None and option.peak_bytes > room.gpu_bytes * (1 + OFF_BY):
-            misses.append(Miss(option, int(option.peak_bytes), "GPU", played=False))
+            misses.append(Miss(option, "GPU"))
             continue
         if wanted > 1 and any(kind(option.case) == kind(answer.case) for answer in answers):
             continue
@@ -176,7 +183,7 @@ def _same_kind(case: TrainingCase, other: TrainingCase) -> bool:
 def _hopeless(option: Option, misses: Sequence[Miss]) -> bool:
     """Whether a played miss of the same kind had a smaller or equal micro-batch."""
     return any(
-        miss.played
+        miss.forecast is not None
         and miss.option.case.micro_batch <= option.case.micro_batch
         and _same_kind(option.case, miss.option.case)
         for miss in misses
@@ -185,12 +192,11 @@ def _hopeless(option: Option, misses: Sequence[Miss]) -> bool:
 
 def _play(option: Option, room: Room) -> Answer | Miss:
     forecast = forecast_training(option.case, ranks_per_node=room.ranks_per_node)
-    host = forecast.host_peak_bytes
-    if room.host_bytes is not None and host > room.host_bytes:
-        return Miss(option, host, "host", played=True)
+    if room.host_bytes is not None and forecast.host_peak_bytes > room.host_bytes:
+        return Miss(option, "host", forecast)
     limit = room.gpu_bytes
     if limit is not None and not forecast.gets_through(limit):
-        return Miss(option, int(option.peak_bytes), "GPU", played=True)
+        return Miss(option, "GPU", forecast)
     surely = limit is None or forecast.gets_through(lower_limit_bytes(option.case, limit))
     label = "fits" if surely else "tight"
     return Answer(option.case, forecast, option.step_s, option.tokens_per_s, label)

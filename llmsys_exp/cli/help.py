@@ -19,6 +19,7 @@ First steps
   llmsys train experiment=quickstart               do it
   llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4
   llmsys plan -m model=llama2_7b hardware=h100,l4 method=full,lora      compare
+  llmsys recommend model=llama2_7b hardware=l4     which method and settings, then?
   llmsys plan --help                               every group and option
 
 Flags of every verb: --json (machine-readable result), --help.
@@ -36,27 +37,34 @@ Settings (change with key=value; `auto` lets the planner choose)
 {settings}
 
 Flags
-  -m, --multirun        every combination of values given as a,b,c
-  --cfg job             print the composed configuration and stop (--package KEY: a part of it)
-  --info defaults       how the configuration came about
-  --config-dir FOLDER   a folder of your own groups, for example FOLDER/experiment/mine.yaml
-  --json                machine-readable result
 {flags}
 
 Examples
 {examples}
 """
 
+_HYDRA_FLAGS = """
+  -m, --multirun        every combination of values given as a,b,c
+  --cfg job             print the composed configuration and stop (--package KEY: a part of it)
+  --info defaults       how the configuration came about
+  --config-dir FOLDER   a folder of your own groups, for example FOLDER/experiment/mine.yaml""".lstrip("\n")
 _WORKER_FLAGS = "  --verbose             with the log of the workers"
 _FLAGS = {
+    "recommend": """
+  --best N              how many settings of each method to show (2)
+  --save NAME           write the best as experiment NAME (one method; --force: replace it)""".lstrip(
+        "\n"
+    ),
     "plan": """
   --csv FILE.csv        every point with all its figures (--parquet FILE.parquet: the same for pandas)
   --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)
   --axes ACROSS,DOWN    the two overrides of the map where more vary; the best of the others is shown
-  --force               replace these files where they exist""".lstrip("\n")
+  --force               replace these files where they exist""".lstrip("\n"),
 }
 
 _EXAMPLES = {
+    "recommend": """  llmsys recommend model=llama3_1_8b hardware=rtx4090 training.global_batch=16
+  llmsys recommend model=llama2_7b hardware=l4 hardware.gpus_per_node=4 method=qlora --save mine""",
     "plan": """  llmsys plan experiment=quickstart
   llmsys plan model=llama3_1_8b hardware=rtx4090 method=qlora training.micro_batch=4
   llmsys plan -m model=qwen2_5_7b hardware=h100 zero=stage2,stage3 hardware.gpus_per_node=2,4,8
@@ -92,9 +100,16 @@ def hydra_verb(verb: str, summary: str) -> str:
             _entry(name, groups.options(name)) for name in groups.names() if groups.options(name)
         ),
         settings="\n".join(_entry(name, children) for name, children in settings.items()),
-        flags=_FLAGS.get(verb, _WORKER_FLAGS),
+        flags=_flags(verb),
         examples=_EXAMPLES[verb],
     )
+
+
+def _flags(verb: str) -> str:
+    own = _FLAGS.get(verb, _WORKER_FLAGS)
+    json_flag = "  --json                machine-readable result"
+    shared = [] if verb == "recommend" else [_HYDRA_FLAGS]
+    return "\n".join([*shared, json_flag, own])
 
 
 def _entry(name: str, words: list[str]) -> str:

@@ -61,7 +61,7 @@ class Sweep:
             "chosen": [choice["key"] for choice in choices if not choice["given"]],
         }
         if self._as_json:
-            parts = {name: known[name] for name in ("forecast", "verdict")}
+            parts = {name: known[name] for name in ("forecast", "verdict", "speed")}
             _write_object({"overrides": list(request.overrides), "choices": choices, **parts})
         return EXIT_OK
 

@@ -50,7 +50,7 @@ class Advice:
             return []
         best = max((answer.tokens_per_s for answer in self.found.answers), default=0.0)
         nearest: dict[TrainingCase, Miss] = {}
-        for miss in sorted(self.found.misses, key=lambda miss: miss.needs_bytes):
+        for miss in sorted(self.found.misses, key=lambda miss: miss.option.peak_bytes):
             if miss.option.tokens_per_s > best * (1 + FASTER):
                 nearest.setdefault(kind(miss.option.case), miss)
         return list(nearest.values())[:FASTER_SHOWN]

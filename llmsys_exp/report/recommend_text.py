@@ -85,5 +85,6 @@ def _missed(item: Advice, miss: Miss) -> str:
     faster = f"{miss.option.tokens_per_s / best:.2f} x as fast, but " if best else ""
     where = "of main memory " if miss.where == "host" else ""
     room = "" if limit is None else f" of {gib(limit)}"
-    need = f"needs about {gib(miss.needs_bytes)} GiB {where}".rstrip()
+    about = "" if miss.forecast is not None else "about "
+    need = f"needs {about}{gib(miss.needs_bytes)} GiB {where}".rstrip()
     return f"{describe(miss.option.case)}: {faster}{need}{room}"
