@@ -72,8 +72,10 @@ class Recorder(Arena):
         self.now.requests.append((-round_up(buffer.nbytes, BLOCK), buffer.what))
 
     def end_phase(self, name: str) -> None:
-        """Close a phase under the name that the measuring loop gives it."""
+        """Close a phase under the name that the measuring loop gives it, for which reducing is backward's."""
         super().end_phase(name)
+        if name.startswith("backward"):
+            return
         self.now.name, self.now.reserved_bytes = mark_of(name), self.allocator.reserved
         self.done.append(self.now)
         self.now = Phase("")
@@ -89,7 +91,7 @@ def mark_of(phase: str) -> str:
     if phase in words:
         return words[phase]
     kind, number = phase.split()
-    short = {"forward": "fwd", "backward": "bwd", "step": "step"}
+    short = {"forward": "fwd", "reduce": "bwd", "step": "step"}
     return f"{short[kind]}{int(number) - 1}"
 
 

@@ -108,9 +108,10 @@ class TrainingRun:
         arena.end_phase(f"{self.label}forward {step + 1}")
         gradient = arena.new(4, "loss")
         tape.backward(loss, gradient)
+        arena.end_phase(f"{self.label}backward {step + 1}")
         self.engine.end_backward(boundary=boundary)
         del loss, kept, gradient, ids, beside
-        arena.end_phase(f"{self.label}backward {step + 1}")
+        arena.end_phase(f"{self.label}reduce {step + 1}")
 
     def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
         forward = ForwardPass(self.case, self.network, tape, self.engine)

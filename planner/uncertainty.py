@@ -77,7 +77,8 @@ def _is_derived(case: TrainingCase) -> bool:
 
 def _is_other_quantization(quantization: Quantization) -> bool:
     """Everything but a base quantised by a bitsandbytes of today, output layer excepted."""
-    return quantization.kind != "bnb" or quantization.head or quantization.keeps_inputs
+    old = quantization.keeps_inputs and quantization.bits != EIGHT_BITS
+    return quantization.kind != "bnb" or quantization.head or old
 
 
 def _is_uncommon(case: TrainingCase) -> bool:

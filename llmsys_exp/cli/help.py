@@ -52,9 +52,7 @@ _WORKER_FLAGS = "  --verbose             with the log of the workers"
 _FLAGS = {
     "recommend": """
   --best N              how many settings of each method to show (2)
-  --save NAME           write the best as experiment NAME (one method; --force: replace it)""".lstrip(
-        "\n"
-    ),
+  --save NAME           write the best as experiment NAME (one method; --force: replace it)""".lstrip("\n"),
     "plan": """
   --csv FILE.csv        every point with all its figures (--parquet FILE.parquet: the same for pandas)
   --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)

@@ -8,6 +8,7 @@ import pytest
 
 import planner
 from benchmarks.trace_check.configs import CONFIGS, TARGETS, config_of
+from benchmarks.trace_check.planned import planned_figures
 from planner.architecture.families import FAMILIES, architecture_of
 from planner.architecture.spec import Block, Norm, Rotary
 from planner.network import feed_forward
@@ -169,9 +170,12 @@ def test_fewer_layers_of_a_windowed_model_are_windowed_alike():
     assert masks == [2 * 2 * 256 * 256 * 2]  # a bias in bf16 for each of two blocks and two sequences
 
 
-def test_latent_attention_is_said_to_be_unmeasured():
-    assert any("not measured" in note for note in planner.forecast_training(case("deepseek_v2")).notes)
-    assert not any("not measured" in note for note in planner.forecast_training(case("olmoe")).notes)
+def test_latent_attention_copies_its_output_where_cudnn_runs_it():
+    hopper, ampere = (
+        planned_figures(case("deepseek_v2", gpu=gpu)).forward_end_bytes for gpu in ("h200", "a100-80gb")
+    )
+    a_layer = 2 * 256 * 4 * 32 * 2  # tokens x heads x width of values, in bf16
+    assert hopper - ampere == 3 * a_layer
 
 
 def test_sdpa_where_transformers_has_none_is_said():
