@@ -12,7 +12,7 @@ demo: setup      ## plan, train, merge and query a real 135M model on this machi
 	@.venv/bin/llmsys train experiment=quickstart
 
 test: setup      ## run the tests
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: setup      ## style
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check .

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,13 +70,20 @@ def main(argv: list[str] | None = None) -> int:
     verb.add_argument("cases", type=Path)
     verb.add_argument("--tier", choices=TIERS, default="formula")
     args = parser.parse_args(argv)
-    failed = False
+    failed, count = False, 0
     try:
         for result in answers(args.cases, args.tier):
+            count += 1
             failed |= "error" in result
             print(json.dumps(result), flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (OSError, UnicodeDecodeError) as error:
         print(f"{args.cases} cannot be read: {error}", file=sys.stderr)
+        return 2
+    if not count:
+        print(f"{args.cases} holds no cases: one JSON object a line, with id and case", file=sys.stderr)
         return 2
     return 1 if failed else 0
 

@@ -62,9 +62,9 @@ def _methods(case: Case) -> list[str]:
         problems.append(f"method {method} needs a lora section")
     if method == "qlora" and case.get("quantization") is None:
         problems.append("method qlora needs a quantization section")
-    if method in ("full", "freeze") and (case.get("quantization") or case.get("lora")):
+    if method in ("full", "freeze") and _given(case, "quantization", "lora"):
         problems.append(f"method {method} takes neither a lora nor a quantization section")
-    if method == "lora" and case.get("quantization"):
+    if method == "lora" and _given(case, "quantization"):
         problems.append("method lora takes no quantization section; with a quantised base it is qlora")
     if method == "qlora" and stage == 3:
         problems.append(
@@ -213,6 +213,11 @@ def misfits(case: Case, parsed: Mapping[str, Any]) -> list[str]:
 
 def _counts(*values: Any) -> bool:
     return all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in values)
+
+
+def _given(case: Case, *sections: str) -> bool:
+    """Whether a section is there, be it empty: then its defaults hold."""
+    return any(case.get(section) is not None for section in sections)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

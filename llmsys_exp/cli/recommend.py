@@ -35,13 +35,13 @@ def run(arguments: Sequence[str]) -> int:
         if text.startswith("-"):
             raise unknown_argument(text, FLAGS, where="llmsys recommend")
     save_to = _save_path(values.get("--save"), overrides, force=force)
-    return _recommend(overrides, _count(values.get("--best")), save_to, as_json=options.json)
+    return _recommend(overrides, _count(values.get("--best")), save_to, force=force, as_json=options.json)
 
 
 def _count(text: str | None) -> int:
     if text is None:
         return BEST
-    if not text.isdigit() or not 1 <= int(text) <= MOST:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST:
         raise UserError(f"--best {text} is no number of answers", do=f"Give a whole number from 1 to {MOST}")
     return int(text)
 
@@ -49,7 +49,7 @@ def _count(text: str | None) -> int:
 def _save_path(name: str | None, overrides: Sequence[str], *, force: bool) -> Path | None:
     if name is None:
         return None
-    from llmsys_exp.config.experiment_file import check_free, experiment_path
+    from llmsys_exp.config.experiment_file import check_free, check_savable, experiment_path
     from llmsys_exp.plan.recommend import names_method
 
     if not names_method(overrides):
@@ -57,12 +57,15 @@ def _save_path(name: str | None, overrides: Sequence[str], *, force: bool) -> Pa
             "--save needs to know the method", why="Methods train different things", do="Add method=lora, say"
         )
 
+    check_savable(overrides)
     path = experiment_path(name)
     check_free(path, force=force)
     return path
 
 
-def _recommend(overrides: Sequence[str], best: int, save_to: Path | None, *, as_json: bool) -> int:
+def _recommend(
+    overrides: Sequence[str], best: int, save_to: Path | None, *, force: bool, as_json: bool
+) -> int:
     from llmsys_exp.plan.recommend import advice_to_dict, recommend
 
     advice = recommend(overrides, best=best)
@@ -77,12 +80,12 @@ def _recommend(overrides: Sequence[str], best: int, save_to: Path | None, *, as_
     if not fitting:
         return EXIT_DOES_NOT_FIT
     if save_to is not None:
-        _save(overrides, fitting[0], save_to, quiet=as_json)
+        _save(overrides, fitting[0], save_to, force=force, quiet=as_json)
     return EXIT_OK
 
 
-def _save(overrides: Sequence[str], item: Advice, path: Path, *, quiet: bool) -> None:
-    from llmsys_exp.config.experiment_file import write_experiment
+def _save(overrides: Sequence[str], item: Advice, path: Path, *, force: bool, quiet: bool) -> None:
+    from llmsys_exp.config.experiment_file import USER_CONF, write_experiment
     from llmsys_exp.plan.recommend import CPU, settings_of
 
     assert item.found is not None
@@ -93,6 +96,7 @@ def _save(overrides: Sequence[str], item: Advice, path: Path, *, quiet: bool) ->
         f"Recommended: {answer.step_s:.2f} s a step, {answer.tokens_per_s:,.0f} tokens/s (estimates), "
         f"{answer.label} in the memory of {item.config.hardware.gpu}."
     )
-    write_experiment(path, overrides, settings, comment=comment)
+    write_experiment(path, overrides, settings, comment=comment, force=force)
     if not quiet:
-        print(f"Wrote {path}. Look at it with: llmsys plan experiment={path.stem}")
+        folder = f" --config-dir {USER_CONF}" if path.is_relative_to(USER_CONF) else ""
+        print(f"Wrote {path}. Look at it with: llmsys plan experiment={path.stem}{folder}")

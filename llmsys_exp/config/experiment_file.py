@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,25 @@ from typing import Any
 from llmsys_exp.config.folders import conf_dir, experiments_dir
 from llmsys_exp.config.groups import Groups
 from llmsys_exp.errors import UserError
-from llmsys_exp.runs.files import write_text
-from llmsys_exp.runs.folder import check_name
 
 USER_CONF = Path("conf")
+NOT_SAVED = ("experiment", "debug")  # both bring settings of their own, which an experiment cannot build on
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
+_WORDS = ("true", "false", "null", "none", "yes", "no", "on", "off", "nan", "inf")  # values, to Hydra or YAML
 
 
 def experiment_path(name: str) -> Path:
-    """Where an experiment of that name is kept: with the shipped ones in a checkout, else in ./conf."""
-    check_name(name)
+    """Where an experiment of that name is kept: with the shipped ones in a checkout, else in ./conf.
+
+    Raises:
+        UserError: for a name that `experiment=NAME` would not find again.
+    """
+    if not _NAME.fullmatch(name) or name.lower() in _WORDS:
+        raise UserError(
+            f"{name!r} cannot be the name of an experiment",
+            where="--save",
+            do="Use letters, digits, dashes and underscores, beginning with a letter",
+        )
     in_checkout = (conf_dir().parent / "experiments").is_dir()
     folder = experiments_dir() if in_checkout else USER_CONF / "experiment"
     return folder / f"{name}.yaml"
@@ -25,40 +37,78 @@ def experiment_path(name: str) -> Path:
 
 def check_free(path: Path, *, force: bool) -> None:
     """Refuse to overwrite a file that was not made for this."""
-    if path.exists() and not force:
-        raise UserError(f"{path} exists", do="Choose another name, or add --force to replace it")
+    if path.is_dir() or (path.exists() and not force):
+        raise _taken(path)
+
+
+def _taken(path: Path) -> UserError:
+    return UserError(f"{path} exists", do="Choose another name, or add --force to replace a file")
+
+
+def check_savable(overrides: Sequence[str]) -> None:
+    """Refuse overrides that a file of defaults and values cannot repeat."""
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        if text.startswith("~") or key in NOT_SAVED:
+            raise UserError(
+                f"--save cannot carry {text}",
+                why="An experiment holds groups and settings",
+                do="Give the settings themselves",
+            )
 
 
 def write_experiment(
-    path: Path, overrides: Sequence[str], settings: Mapping[str, Any], *, comment: str
+    path: Path, overrides: Sequence[str], settings: Mapping[str, Any], *, comment: str, force: bool = False
 ) -> None:
-    """Write the file: groups of the overrides as defaults, everything else as values."""
+    """Write the file: groups of the overrides as defaults, everything else as values.
+
+    Raises:
+        UserError: when the file is there by now, or the disk refuses.
+    """
     import yaml
 
     groups, values = _split(overrides)
     content: dict[str, Any] = {}
-    for key, value in {**values, "name": path.stem, **settings}.items():
+    for key, value in {"name": path.stem, **values, **settings}.items():
         _put(content, key.split("."), value)
     lines = ["# @package _global_", *(f"# {line}" for line in comment.splitlines())]
     if groups:
         lines += ["defaults:", *(f"  - override /{group}: {option}" for group, option in groups.items()), ""]
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
-    write_text(path, "\n".join(lines) + "\n" + body)
+    _publish(path, "\n".join(lines) + "\n" + body, force=force)
+
+
+def _publish(path: Path, text: str, *, force: bool) -> None:
+    """Write beside, then move; without `force` a file that appeared meanwhile stays as it is."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            if force:
+                partial.replace(path)
+            else:
+                os.link(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except FileExistsError as error:
+        raise _taken(path) from error
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}") from error
 
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    import yaml
+    """Groups and values, each read as Hydra reads them."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     known = set(Groups.shipped().names())
     groups: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for text in overrides:
-        key, _, value = text.lstrip("+").partition("=")
-        if key in known:
-            groups[key] = value
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group in known:
+            groups[override.key_or_group] = str(override.value())
         else:
-            values[key] = yaml.safe_load(value)
+            values[override.key_or_group] = override.value()
     return groups, values
 
 

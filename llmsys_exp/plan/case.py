@@ -47,10 +47,10 @@ def hf_config(config: Config) -> dict[str, Any]:
         )
     file = Path(model.path).expanduser() / "config.json"
     try:
-        read = json.loads(file.read_text(encoding="utf-8"))
+        read = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{file} cannot be read", where="model.path", why=error.strerror or "") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON", where="model.path", why=str(error)) from error
     if not isinstance(read, dict):
         raise UserError(

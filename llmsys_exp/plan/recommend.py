@@ -64,7 +64,7 @@ def recommend(overrides: Sequence[str], *, best: int) -> list[Advice]:
     """
     advice = [_for_method(overrides, method, best) for method in _methods(overrides)]
     if all(item.found is None for item in advice):
-        raise ConfigError([UserError(item.refused) for item in advice])
+        raise ConfigError([UserError(reason) for reason in dict.fromkeys(item.refused for item in advice)])
     return advice
 
 

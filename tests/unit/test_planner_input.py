@@ -289,3 +289,32 @@ def test_lines_that_json_itself_cannot_hold(tmp_path):
     assert (done.returncode, done.stderr, len(answers)) == (1, "", 3)
     assert "error" in answers[0] and "error" in answers[1]
     assert answers[2]["id"] == "line 3" and "peak_allocated_gib" in answers[2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "full", "lora": {}},
+        {"method": "full", "quantization": {}},
+        {"method": "freeze", "lora": {}},
+        {"method": "lora", "lora": {}, "quantization": {}},
+    ],
+)
+def test_an_empty_section_is_there_too(given):
+    with pytest.raises(planner.CaseError, match="section"):
+        planner.parse_training_case({"hf_config": planner.model_config("gpt2"), **given})
+
+
+def test_layers_have_a_bound():
+    with pytest.raises(planner.CaseError, match="go up to 1000"):
+        planner.parse_training_case(
+            {"hf_config": {**planner.model_config("gpt2"), "n_layer": 20_000}, "method": "full"}
+        )
+
+
+def test_a_file_without_cases_is_said(tmp_path, capsys):
+    from planner.__main__ import main
+
+    (tmp_path / "none.jsonl").write_text("\n")
+    assert main(["predict", str(tmp_path / "none.jsonl")]) == 2
+    assert "holds no cases" in capsys.readouterr().err

@@ -6,7 +6,7 @@ Defaults are those of transformers 5.17-5.24. A family that is not here is refus
 from __future__ import annotations
 
 from planner.architecture.families import decoders, google, gpt, mixtures
-from planner.architecture.families.reading import Config, Reader
+from planner.architecture.families.reading import MOST_LAYERS, Config, Reader
 from planner.architecture.spec import Architecture
 from planner.errors import CaseError, did_you_mean
 
@@ -29,7 +29,10 @@ def architecture_of(config: Config) -> Architecture:
             f"model_type {family!r} is not known to the formula tier. {did_you_mean(family, FAMILIES)}"
             f"{_unreadable(config)} A tier that runs unknown models on sizes (--tier simulate) is planned"
         )
-    return reader(config)
+    found = reader(config)
+    if found.layers > MOST_LAYERS:
+        raise CaseError(f"the model has {found.layers} layers; forecasts go up to {MOST_LAYERS}")
+    return found
 
 
 def _unreadable(config: Config) -> str:

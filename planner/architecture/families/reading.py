@@ -12,6 +12,7 @@ Config = Mapping[str, Any]
 Reader = Callable[[Config], Architecture]
 
 LARGEST = 1 << 24
+MOST_LAYERS = 1000  # the deepest published models have a few hundred; each is played on its own
 
 
 def size(config: Config, key: str, default: int | None = None, *, least: int = 1) -> int:
