@@ -68,6 +68,13 @@ def main() -> None:
         )
         peak = forecast.peak_allocated_bytes / 2**30
         print(f"predict, {name:15} {peak:7.2f} GiB in {1e3 * (time.perf_counter() - began):8.2f} ms")
+    for name, length in (("first", 2048), ("another length", 1024), ("a third", 4096)):
+        began = time.perf_counter()
+        answer = planner.predict(
+            {**base, "micro_batch": 1, "seq_len": length, "gradient_checkpointing": True}, tier="estimate"
+        )
+        seconds = time.perf_counter() - began
+        print(f"estimate, {name:14} {answer.peak_bytes / 2**30:7.2f} GiB in {1e3 * seconds:8.2f} ms")
     print(f"profiles: {_profile.cache_info().currsize}, counts: {_counts.cache_info().currsize}")
 
 

@@ -1,6 +1,6 @@
 """Forecast a file of cases.
 
-    python -m planner predict CASES.jsonl [--tier formula]
+    python -m planner predict CASES.jsonl [--tier formula|estimate]
 
 One JSON object a line in (`id`, `case`), one a line out in the same order. A case that cannot be planned
 gives `id` and `error`, the others go on, and the exit code is 1. A file that cannot be read: 2.

@@ -34,6 +34,8 @@ SETTINGS = {
     "offload": {"method": "full", "zero_stage": 2, "world_size": 2, "offload_optimizer": "cpu"},
 }  # fmt: skip
 
+FULL = {"hf_config": TINY, "method": "full", "zero_stage": 2}
+
 
 def job(**changes):
     return parse_training_case(
@@ -120,3 +122,23 @@ def test_sizes_keep_the_global_batch():
     case = job(world_size=4)
     assert sizes_of(case, {"micro_batch": (4, 2, 1)}, 32) == [(4, 2), (2, 4), (1, 8)]
     assert sizes_of(case, {"micro_batch": (4, 2)}, None) == [(4, 1), (2, 1)]
+
+
+def test_the_estimate_tier_is_the_grid_at_one_point():
+    given = {**FULL, "micro_batch": 2, "seq_len": 1024, "grad_accum": 4}
+    answer = planner.predict(given, tier="estimate")
+    assert answer.peak_bytes == pytest.approx(estimate_bytes(planner.parse_training_case(given)), abs=1)
+    assert answer.peak_bytes == pytest.approx(planner.predict(given).peak_allocated_bytes, rel=0.2)
+    assert answer.to_dict()["tier"] == "estimate" and answer.step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": "fsdp2", "optimizer": "torch_adamw", "zero_stage": 0}, "no closed form of engine fsdp2"),
+        ({"kind": "serve"}, "takes training cases"),
+    ],
+)
+def test_the_estimate_tier_refuses_what_it_has_no_form_for(changes, said):
+    with pytest.raises(planner.CaseError, match=said):
+        planner.predict({**FULL, **changes}, tier="estimate")
