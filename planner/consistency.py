@@ -197,6 +197,9 @@ def misfits(case: Case, parsed: Mapping[str, Any]) -> list[str]:
     trained = parsed.get("freeze_last_layers", 0)
     if trained > architecture.layers:
         problems.append(f"freeze.last_layers is {trained}, but the model has {architecture.layers} layers")
+    length, positions = case.get("seq_len", 512), architecture.learned_positions
+    if positions and _counts(length) and length > positions:
+        problems.append(f"seq_len is {length}, but the model has learned {positions} positions")
     ranks = case.get("sequence_parallel", 1)
     if _counts(ranks) and architecture.heads % ranks:
         problems.append(f"sequence_parallel {ranks} does not divide {architecture.heads} attention heads")

@@ -49,18 +49,20 @@ _REFUSED = {
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise CaseError(f"{key} must be a mapping")
     return cast("Mapping[str, Any]", value)
 
 
 def _deepspeed(case: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(case.get("deepspeed") or {}, "deepspeed")
+    return _mapping(case.get("deepspeed"), "deepspeed")
 
 
 def grad_accum_dtype(case: Mapping[str, Any]) -> str | None:
     """`data_types.grad_accum_dtype`: the type in which gradients are accumulated."""
-    types = _mapping(_deepspeed(case).get("data_types") or {}, "deepspeed.data_types")
+    types = _mapping(_deepspeed(case).get("data_types"), "deepspeed.data_types")
     value = types.get("grad_accum_dtype")
     if value is not None and value not in ("fp32", "bf16", "fp16"):
         raise CaseError(f"deepspeed.data_types.grad_accum_dtype is {value!r}; known: bf16, fp16, fp32")
@@ -73,7 +75,7 @@ def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
     Raises:
         CaseError: for keys that are unknown or not modelled, and for values of the wrong kind.
     """
-    given = _mapping(_deepspeed(case).get("zero_optimization") or {}, "deepspeed.zero_optimization")
+    given = _mapping(_deepspeed(case).get("zero_optimization"), "deepspeed.zero_optimization")
     settings: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in given.items():
@@ -131,10 +133,9 @@ def _auto(case: Mapping[str, Any], name: str) -> int | None:
 
 
 def _ratio(given: Mapping[str, Any]) -> float:
-    offload = given.get("offload_optimizer")
-    if offload is None:
-        return 1.0
-    value = _mapping(offload, "deepspeed.zero_optimization.offload_optimizer").get("ratio", 1.0)
+    where = "deepspeed.zero_optimization."
+    _mapping(given.get("offload_param"), f"{where}offload_param")
+    value = _mapping(given.get("offload_optimizer"), f"{where}offload_optimizer").get("ratio", 1.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise CaseError(f"offload_optimizer.ratio is {value!r}; it must lie between 0 and 1")
     return float(value)

@@ -318,3 +318,17 @@ def test_a_file_without_cases_is_said(tmp_path, capsys):
     (tmp_path / "none.jsonl").write_text("\n")
     assert main(["predict", str(tmp_path / "none.jsonl")]) == 2
     assert "holds no cases" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"deepspeed": False}, "deepspeed must be a mapping"),
+        ({"deepspeed": {"zero_optimization": 0}}, "zero_optimization must be a mapping"),
+        ({"deepspeed": {"zero_optimization": {"offload_param": "cpu"}}}, "offload_param must be a mapping"),
+        ({"seq_len": 4096}, "has learned 1024 positions"),
+    ],
+)
+def test_what_would_have_had_no_effect_is_refused(changes, said):
+    with pytest.raises(planner.CaseError, match=said):
+        planner.parse_training_case({"hf_config": planner.model_config("gpt2"), "method": "full", **changes})
