@@ -67,6 +67,14 @@ def _cpu_problems(config: Config) -> list[UserError]:
         for key, device in given.items()
         if device not in (Device.auto, Device.none)
     ]
+    if config.hardware.memory_gib is not None or config.hardware.in_use_gib:
+        problems.append(
+            UserError(
+                "hardware.memory_gib and hardware.in_use_gib are of GPUs",
+                where="hardware.gpu=cpu",
+                do="Set hardware.host_memory_gib to what the ranks may share",
+            )
+        )
     if config.method.kind is MethodKind.qlora:
         problems.append(UserError("method.kind=qlora needs a GPU", why="bitsandbytes quantises on the GPU"))
     if config.training.attention == "flash_attention_2":

@@ -71,3 +71,9 @@ def test_a_hopeless_search_looks_at_few_settings(monkeypatch):
     plan = resolve(compose_config(["hardware=h100", "hardware.memory_gib=0.5"]))
     assert not plan.verdict.fits
     assert not played  # estimates alone rule all of some 150 combinations out
+
+
+@pytest.mark.parametrize("setting", ["hardware.memory_gib=1", "hardware.in_use_gib=2"])
+def test_memory_of_gpus_is_refused_on_a_cpu(setting):
+    with pytest.raises(ConfigError, match="host_memory_gib"):
+        resolve(compose_config(["model=gpt2", "hardware=cpu", setting]))
