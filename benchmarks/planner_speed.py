@@ -8,6 +8,7 @@ which knows weights and optimizer state only. Nothing is cached before the clock
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from dataclasses import replace
@@ -42,6 +43,9 @@ def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else "llama3_1_8b"
     base = {"hf_config": planner.model_config(model), "method": "full", "world_size": 8, "zero_stage": 3}
     case = planner.parse_training_case({**base, "micro_batch": 1, "seq_len": 2048})
+    began = time.perf_counter()
+    importlib.import_module("pandas")
+    print(f"pandas:        imported in {time.perf_counter() - began:.3f} s, once a process")
     began = time.perf_counter()
     points = table(case, grid_axes())
     seconds = time.perf_counter() - began
