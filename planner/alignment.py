@@ -8,7 +8,6 @@ loaded and score under `no_grad`. Sources: trl at commit f2cd577 (July 2026), `t
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from planner.alignment_play import AlignmentRun
 from planner.disk import disk_bytes
 from planner.forecast import Forecast
 from planner.host import host_bytes
-from planner.predict import device_extra_bytes
+from planner.predict import forecast_of, without_collecting
 from planner.tables import CPU
 from planner.uncertainty import DERIVED, residuals_of
 
@@ -37,30 +36,18 @@ def forecast_alignment(kind: str, case: Mapping[str, Any]) -> Forecast:
     """
     began = time.perf_counter()
     parsed = parse_alignment_case(kind, case)
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with without_collecting():
         run = AlignmentRun(parsed)
         run.play()
-    finally:
-        if collecting:
-            gc.enable()
-    first, arena = parsed.first, run.arena
-    return Forecast(
-        tier="formula",
-        peak_allocated_bytes=arena.peak_bytes,
+    return forecast_of(
+        parsed.first,
+        run.arena,
         start_peak_bytes=run.start_peak_bytes,
-        peak_reserved_bytes=arena.allocator.peak_reserved,
-        device_extra_bytes=device_extra_bytes(first),
-        components={k: v for k, v in arena.peak_components().items() if v},
-        phases={p.name: p.peak_bytes for p in arena.phases},
         host=_host(parsed, run),
         disk=_disk(parsed, run),
         seconds=time.perf_counter() - began,
         residuals=residuals_of(DERIVED),
         notes=_notes(parsed),
-        events=arena.events,
-        expandable_segments=first.expandable_segments,
     )
 
 

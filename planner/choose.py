@@ -74,7 +74,9 @@ def sizes_of(
 
 def estimate_bytes(case: TrainingCase) -> float:
     """Estimated peak of one setting, engine start included."""
-    return option_of(case).peak_bytes
+    from planner.grid.estimate import peak_bytes  # numpy, which a plan of one job on the CPU does without
+
+    return float(peak_bytes(case, case.micro_batch, case.seq_len, case.grad_accum))
 
 
 def option_of(case: TrainingCase) -> Option:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from planner.disk import disk_bytes
 from planner.errors import CaseError
 from planner.forecast import Forecast
 from planner.host import host_bytes
+from planner.memory.arena import Arena
 from planner.parsing import parse_training_case
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
@@ -71,33 +73,49 @@ def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) 
 @lru_cache(maxsize=4)
 def _played(case: TrainingCase, ranks_per_node: int) -> Forecast:
     began = time.perf_counter()
-    collecting = gc.isenabled()
-    gc.disable()  # thousands of short-lived objects, and not one cycle
-    try:
+    with without_collecting():
         run = TrainingRun(case)
         arena = run.play()
-    finally:
-        if collecting:
-            gc.enable()
     host = host_bytes(case, run.network, ranks_per_node=ranks_per_node)
     if case.device == CPU:
         host["tensors of all ranks"] = arena.peak_bytes * ranks_per_node
-    return Forecast(
-        tier="formula",
-        peak_allocated_bytes=arena.peak_bytes,
+    return forecast_of(
+        case,
+        arena,
         start_peak_bytes=run.start_peak_bytes,
-        peak_reserved_bytes=arena.allocator.peak_reserved,
-        device_extra_bytes=device_extra_bytes(case),
-        components={k: v for k, v in arena.peak_components().items() if v},
-        phases={p.name: p.peak_bytes for p in arena.phases},
         host=host,
         disk=disk_bytes(case, run.network),
         seconds=time.perf_counter() - began,
         residuals=residuals(case),
         notes=_notes(case),
+        fragments=case.device != CPU,
+    )
+
+
+@contextmanager
+def without_collecting() -> Generator[None, None, None]:
+    """Leave the garbage collector out: a play makes thousands of short-lived objects, and not one cycle."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def forecast_of(case: TrainingCase, arena: Arena, **more: Any) -> Forecast:
+    """What a play leaves in its arena, as a forecast of the formula tier; `more` is what lies outside."""
+    return Forecast(
+        tier="formula",
+        peak_allocated_bytes=arena.peak_bytes,
+        peak_reserved_bytes=arena.allocator.peak_reserved,
+        device_extra_bytes=device_extra_bytes(case),
+        components={k: v for k, v in arena.peak_components().items() if v},
+        phases={p.name: p.peak_bytes for p in arena.phases},
         events=arena.events,
         expandable_segments=case.expandable_segments,
-        fragments=case.device != CPU,
+        **more,
     )
 
 

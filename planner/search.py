@@ -120,9 +120,7 @@ def points(case: TrainingCase, sizes: Sizes) -> list[Option]:
 
     micro = np.array([m for m, _ in sizes], dtype=np.float64)
     accum = np.array([a for _, a in sizes], dtype=np.float64)
-    once = peak_bytes(replace(case, grad_accum=1), micro, case.seq_len)
-    again = peak_bytes(replace(case, grad_accum=2), micro, case.seq_len)
-    peaks = np.where(accum > 1, again, once)
+    peaks = peak_bytes(case, micro, case.seq_len, accum)
     time = step_time(case, micro, case.seq_len, accum)
     return [
         Option(replace(case, micro_batch=m, grad_accum=a), float(peak), float(seconds), float(speed))

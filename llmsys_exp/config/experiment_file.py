@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from llmsys_exp.config.folders import conf_dir, experiments_dir
 from llmsys_exp.config.groups import Groups
 from llmsys_exp.errors import UserError
+from llmsys_exp.runs.files import publish
 
 USER_CONF = Path("conf")
 NOT_SAVED = ("experiment", "debug")  # both bring settings of their own, which an experiment cannot build on
@@ -75,22 +75,14 @@ def write_experiment(
     if groups:
         lines += ["defaults:", *(f"  - override /{group}: {option}" for group, option in groups.items()), ""]
     body = yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
-    _publish(path, "\n".join(lines) + "\n" + body, force=force)
+    _write(path, "\n".join(lines) + "\n" + body, force=force)
 
 
-def _publish(path: Path, text: str, *, force: bool) -> None:
-    """Write beside, then move; without `force` a file that appeared meanwhile stays as it is."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """Without `force` a file that appeared meanwhile stays as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(text, encoding="utf-8")
-            if force:
-                partial.replace(path)
-            else:
-                os.link(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        publish(path, text.encode(), overwrite=force)
     except FileExistsError as error:
         raise _taken(path) from error
     except OSError as error:

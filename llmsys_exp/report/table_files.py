@@ -13,6 +13,7 @@ from typing import Any
 from llmsys_exp.errors import UserError
 from llmsys_exp.report.console import GIB
 from llmsys_exp.report.plan_rows import SIZES, Row
+from llmsys_exp.runs.files import partial_of, publish
 
 SUFFIXES = {"--csv": (".csv",), "--parquet": (".parquet",), "--plot": (".png", ".svg", ".pdf")}
 NEEDS = {"--parquet": ("pandas", "pyarrow"), "--plot": ("matplotlib",)}
@@ -89,21 +90,14 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file under another name, then rename it; leave nothing behind when the disk refuses."""
-    partial = _partial(path)
     try:
-        with partial.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
+        publish(path, data)
     except OSError as error:
         raise UserError(
             f"Cannot write: {error.strerror or error}",
             where=str(path),
             do="Free some space or name a file elsewhere; the file that was there, if any, is untouched",
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _check_suffix(flag: str, path: Path, shown: str) -> None:
@@ -135,7 +129,7 @@ def _check_place(path: Path, shown: str) -> None:
     if path.is_dir():
         raise UserError("This is a folder", where=shown, do="Name a file")
     # Rights alone do not tell: the file system may be read-only, the name too long.
-    trial = _partial(path)
+    trial = partial_of(path)
     try:
         trial.touch()
         trial.unlink()
@@ -143,10 +137,6 @@ def _check_place(path: Path, shown: str) -> None:
         raise UserError(
             f"Cannot write here: {error.strerror or error}", where=shown, do="Name a file elsewhere"
         ) from error
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
 def _gib(size_bytes: int | None) -> float | None:

@@ -23,6 +23,32 @@ def write_text(path: Path, text: str) -> None:
         partial.replace(path)
 
 
+def partial_of(path: Path) -> Path:
+    """The name that this process writes a file under until it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
+def publish(path: Path, data: bytes, *, overwrite: bool = True) -> None:
+    """Write a file under another name, then give it its own; leave nothing behind when the disk refuses.
+
+    Raises:
+        FileExistsError: without `overwrite`, when the file is there by then.
+        OSError: when the disk refuses; a file that was there is untouched.
+    """
+    partial = partial_of(path)
+    try:
+        with partial.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if overwrite:
+            partial.replace(path)
+        else:
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, keys in the order given, under another name, then rename it."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,18 +36,9 @@ def blocks(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Iterator[Bl
     sizes = [np.asarray(axes.get(name, [getattr(case, name)])) for name in SIZES]
     micro, length, accum = np.meshgrid(*sizes, indexing="ij")
     for structure in structures(case, axes):
-        again = _accumulating(structure, accum)
-        peaks = peak_bytes(structure, micro[:, :, 0], length[:, :, 0])[:, :, None]
-        if again is not None:
-            more = peak_bytes(again, micro[:, :, 0], length[:, :, 0])[:, :, None]
-            peaks = np.where(accum > 1, more, peaks)
+        peaks = peak_bytes(structure, micro[:, :, :1], length[:, :, :1], accum)
         time = step_time(structure, micro, length, accum)
-        yield Block(structure, np.broadcast_to(peaks, micro.shape), time.seconds, time.tokens_per_s)
-
-
-def _accumulating(case: TrainingCase, accum: Array) -> TrainingCase | None:
-    """The same structure with gradients kept between micro-batches, where the grid has such points."""
-    return replace(case, grad_accum=2) if bool((accum > 1).any()) else None
+        yield Block(structure, peaks, time.seconds, time.tokens_per_s)
 
 
 def table(case: TrainingCase, axes: Mapping[str, Sequence[Any]]) -> Any:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import CaseError
@@ -49,9 +49,7 @@ def estimate(case: TrainingCase) -> Estimate:
     """
     if case.engine not in ENGINES:
         raise CaseError(f"tier estimate has no closed form of engine {case.engine}; use tier formula")
-    # How long gradients are kept does not depend on the number of micro-batches beyond two.
-    alike = replace(case, micro_batch=1, grad_accum=min(case.grad_accum, 2))
-    peak = int(peak_bytes(alike, case.micro_batch, case.seq_len))
+    peak = int(peak_bytes(case, case.micro_batch, case.seq_len, case.grad_accum))
     if case.device == CPU:
         return Estimate(peak, None, None)
     time = step_time(case, case.micro_batch, case.seq_len, case.grad_accum)

@@ -123,15 +123,7 @@ class CachingAllocator:
     def release(self, block: Block) -> None:
         """Return a block to its pool, merging it with free neighbours."""
         self.allocated -= block.size
-        pool = block.pool
-        left, right = block.left, block.right
-        if left is not None and left.free:
-            pool.remove(left)
-            block = self._merge(left, block)
-        if right is not None and right.free:
-            pool.remove(right)
-            block = self._merge(block, right)
-        pool.add(block)
+        self._settle(block.pool, block)
 
     def empty_cache(self) -> None:
         """Give every wholly free segment back to the driver."""
@@ -155,12 +147,16 @@ class CachingAllocator:
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         return pool.best_fit(size)
 
-    def _reserve(self, size: int) -> None:
+    def _check_limit(self, size: int) -> None:
         limit = self.limit_bytes
-        if limit is not None and self.reserved + size > limit:
-            self.empty_cache()
-            if self.reserved + size > limit:
-                raise OutOfMemory(size, self.reserved, limit)
+        if limit is None or self.reserved + size <= limit:
+            return
+        self.empty_cache()
+        if self.reserved + size > limit:
+            raise OutOfMemory(size, self.reserved, limit)
+
+    def _reserve(self, size: int) -> None:
+        self._check_limit(size)
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
@@ -174,13 +170,29 @@ class CachingAllocator:
         rest = block.size - size
         if rest < (BLOCK_ROUNDING if block.pool.small else self.least_rest):
             return
-        tail = Block(rest, block.pool, block.address + size)
+        block.pool.add(self._cut(block, size))
+
+    @staticmethod
+    def _cut(block: Block, size: int) -> Block:
+        """Leave `size` bytes to a block and return the rest as its right neighbour."""
+        tail = Block(block.size - size, block.pool, block.address + size)
         tail.left, tail.right = block, block.right
         if block.right is not None:
             block.right.left = tail
-        block.right = tail
-        block.size = size
-        block.pool.add(tail)
+        block.right, block.size = tail, size
+        return tail
+
+    def _settle(self, pool: Pool, block: Block) -> Block:
+        """Make a block free, merged with free neighbours."""
+        left, right = block.left, block.right
+        if left is not None and left.free:
+            pool.remove(left)
+            block = self._merge(left, block)
+        if right is not None and right.free:
+            pool.remove(right)
+            block = self._merge(block, right)
+        pool.add(block)
+        return block
 
     @staticmethod
     def _merge(left: Block, right: Block) -> Block:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from planner.errors import OutOfMemory
 from planner.memory.allocator import BLOCK_ROUNDING, Block, CachingAllocator, Pool, segment_bytes
 from planner.units import MIB, round_up
 
@@ -69,14 +68,6 @@ class ExpandableAllocator(CachingAllocator):
         pool.remove(block)
         return block
 
-    def _check_limit(self, size: int) -> None:
-        limit = self.limit_bytes
-        if limit is None or self.reserved + size <= limit:
-            return
-        self.empty_cache()
-        if self.reserved + size > limit:
-            raise OutOfMemory(size, self.reserved, limit)
-
     def _gap(self, pool: Stretch, size: int) -> Block:
         for gap in pool.unmapped:
             left = gap.left
@@ -92,7 +83,7 @@ class ExpandableAllocator(CachingAllocator):
     def _map(self, pool: Stretch, gap: Block, size: int) -> Block:
         """Give the first `size` bytes of a gap memory, by whole pages; merge them with free neighbours."""
         at = pool.unmapped.index(gap)
-        rest = self._cut(gap, gap.address + round_up(size, pool.page))
+        rest = self._cut_at(gap, gap.address + round_up(size, pool.page))
         pool.unmapped[at : at + 1] = [] if rest is None else [rest]
         self.reserved += gap.size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
@@ -107,25 +98,17 @@ class ExpandableAllocator(CachingAllocator):
             if end <= first:
                 continue
             pool.remove(block)
-            after, gap = self._cut(block, end), self._cut(block, first)
+            after, gap = self._cut_at(block, end), self._cut_at(block, first)
             if after is not None:
                 pool.add(after)
             if gap is not None:
                 pool.add(block)
             self._add_gap(pool, gap or block)
 
-    @staticmethod
-    def _cut(block: Block, address: int) -> Block | None:
+    def _cut_at(self, block: Block, address: int) -> Block | None:
         """Cut a block in two at an address and return the second part; None at its edges."""
-        before, after = address - block.address, block.address + block.size - address
-        if not before or not after:
-            return None
-        tail = Block(after, block.pool, address)
-        tail.left, tail.right = block, block.right
-        if block.right is not None:
-            block.right.left = tail
-        block.right, block.size = tail, before
-        return tail
+        size = address - block.address
+        return self._cut(block, size) if 0 < size < block.size else None
 
     def _add_gap(self, pool: Stretch, gap: Block) -> None:
         """Enter addresses that lost their memory, merged with unmapped neighbours."""
@@ -139,15 +122,3 @@ class ExpandableAllocator(CachingAllocator):
             gap = self._merge(left, gap)
         addresses = [block.address for block in pool.unmapped]
         pool.unmapped.insert(bisect_left(addresses, gap.address), gap)
-
-    def _settle(self, pool: Stretch, block: Block) -> Block:
-        """Make a block free, merged with free neighbours."""
-        left, right = block.left, block.right
-        if left is not None and left.free:
-            pool.remove(left)
-            block = self._merge(left, block)
-        if right is not None and right.free:
-            pool.remove(right)
-            block = self._merge(block, right)
-        pool.add(block)
-        return block

@@ -10,18 +10,14 @@ from planner.architecture.spec import Architecture, Block, Norm
 from planner.errors import CaseError
 
 
-def _gemma(config: Config) -> Architecture:
+def _gemma(config: Config, **more: Any) -> Architecture:
     base = {"head_dim": 256, **config}
-    return decoder(base, tied=True, norm=Norm.rms_fp32, scaled_embedding=True)
+    return decoder(base, tied=True, norm=Norm.rms_fp32, scaled_embedding=True, **more)
 
 
 def _gemma2(config: Config) -> Architecture:
-    base = {"head_dim": 256, "num_key_value_heads": 4, **config}
-    return decoder(
-        base,
-        tied=True,
-        norm=Norm.rms_fp32,
-        scaled_embedding=True,
+    return _gemma(
+        {"num_key_value_heads": 4, **config},
         block=Block.sandwich,
         sdpa=False,
         attention_softcap=config.get("attn_logit_softcapping", 50.0) is not None,
@@ -32,13 +28,9 @@ def _gemma2(config: Config) -> Architecture:
 
 
 def _gemma3(config: Config) -> Architecture:
-    base = {"head_dim": 256, "num_key_value_heads": 4, **config}
     pattern = next((k for k in ("sliding_window_pattern", "_sliding_window_pattern") if k in config), "")
-    return decoder(
-        base,
-        tied=True,
-        norm=Norm.rms_fp32,
-        scaled_embedding=True,
+    return _gemma(
+        {"num_key_value_heads": 4, **config},
         block=Block.sandwich,
         qk_norm=True,
         rotary_per_kind=True,
