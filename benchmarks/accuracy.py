@@ -4,7 +4,7 @@
 
 FILE of `--rivals` comes from benchmarks/rivals/run.py; each rival then stands beside us on the rows in its scope.
 Errors are forecast / measured - 1. No fitted constant enters them; formulas were mended after seeing rows. On rows of
-h200-validation.jsonl and h200-settings.jsonl the forecast that was frozen before the measurement stands beside today's.
+h200-validation, h200-settings and h200-fresh the forecast that was frozen before measuring stands beside today's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 import planner
+from benchmarks.measured import measured_rows
 from benchmarks.rivals.compare import against_rivals, out_of_scope
-from planner.tables import DATA
 from planner.verdict import judge
 
 GIB = 1024**3
@@ -35,12 +35,6 @@ WORST = 8
 FIGURES = ("peak_allocated", "peak_reserved", "device_used")
 GROUPS = ("method", "stage", "architecture")
 SHOWN = ["id", *GROUPS, "measured_gib", "allocated", "reserved", "frozen"]
-
-
-def measured_rows() -> list[dict[str, Any]]:
-    files = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
-    lines = [line for name in files for line in (DATA / "measured" / name).read_text().splitlines()]
-    return [json.loads(line) for line in lines]
 
 
 def frozen() -> dict[str, float]:

@@ -13,8 +13,8 @@ import sys
 import time
 
 import planner
+from benchmarks.measured import measured_rows
 from planner.choose import estimate_bytes
-from planner.tables import DATA
 
 
 def main() -> None:
@@ -22,22 +22,21 @@ def main() -> None:
     worst = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     rows, spent_s = [], 0.0
     seen: set[str] = set()
-    names = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
-    for path in (DATA / "measured" / name for name in names):
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            content = {k: v for k, v in row["case"].items() if k != "memory_limit_gib"}
-            if json.dumps(content, sort_keys=True) in seen:
-                continue
-            seen.add(json.dumps(content, sort_keys=True))
-            case = planner.parse_training_case(content)
-            forecast = planner.forecast_training(case)
-            played = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
-            began = time.perf_counter()
-            estimate = estimate_bytes(case)
-            spent_s += time.perf_counter() - began
-            setting = f"{case.architecture.model_type} {case.method.value} stage {case.zero_stage} x{case.world_size}"
-            rows.append((100 * (estimate / played - 1), row["id"], setting, estimate, played))
+    for row in measured_rows():
+        content = {k: v for k, v in row["case"].items() if k != "memory_limit_gib"}
+        if json.dumps(content, sort_keys=True) in seen:
+            continue
+        seen.add(json.dumps(content, sort_keys=True))
+        case = planner.parse_training_case(content)
+        forecast = planner.forecast_training(case)
+        played = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
+        began = time.perf_counter()
+        estimate = estimate_bytes(case)
+        spent_s += time.perf_counter() - began
+        setting = (
+            f"{case.architecture.model_type} {case.method.value} stage {case.zero_stage} x{case.world_size}"
+        )
+        rows.append((100 * (estimate / played - 1), row["id"], setting, estimate, played))
     rows.sort(key=lambda item: -abs(item[0]))
     for off, name, setting, estimate, played in rows[:worst]:
         print(f"{name:6}{setting:34}{estimate / 2**30:9.2f}{played / 2**30:9.2f} GiB{off:+8.1f} %")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from benchmarks.measured import measured_rows
+
 GIB = 1024**3
-MEASURED = Path(__file__).parents[2] / "planner/data/measured"
-FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
 HALF = ("bf16", "fp16")
 
 
@@ -76,11 +74,9 @@ class Rival:
 
 def survivors() -> Iterator[Row]:
     """Measured rows that ran to the end."""
-    for name in FILES:
-        for line in (MEASURED / name).read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row["measured"]["status"] == "ok":
-                yield Row(row["id"], row["name"], row["case"])
+    for row in measured_rows():
+        if row["measured"]["status"] == "ok":
+            yield Row(row["id"], row["name"], row["case"])
 
 
 def refuse(**reasons: bool) -> None:

@@ -6,11 +6,11 @@ import statistics
 import pytest
 
 import planner
+from benchmarks.measured import measured_rows
 from planner.parsing import parse_training_case
 from planner.tables import DATA
 
-FILES = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
-ROWS = [json.loads(line) for name in FILES for line in (DATA / "measured" / name).read_text().splitlines()]
+ROWS = measured_rows()
 OK = [row for row in ROWS if row["measured"]["status"] == "ok"]
 LIMITED = [row for row in ROWS if row["case"].get("memory_limit_gib") is not None]
 UNLIMITED = [row for row in OK if row["case"].get("memory_limit_gib") is None]
