@@ -13,14 +13,15 @@ from typing import Any
 from llmsys_exp.config.schema import Dtype, MethodKind
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.workers import events
-from llmsys_exp.workers.data import encode_prompt
+from llmsys_exp.workers.data.encode import encode_prompt
+from llmsys_exp.workers.data.rows import Row
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.job import Job, folder_argument, load_job
-from llmsys_exp.workers.models import load_model_folder, load_tokenizer
+from llmsys_exp.workers.models.load import load_model_folder
+from llmsys_exp.workers.models.tokenizer import load_tokenizer
 from llmsys_exp.workers.ranks import pick_device, quieten, seed_everything, use_threads_of_environment
-from llmsys_exp.workers.rows import Row
-from llmsys_exp.workers.saving import in_16_bit, write_model_folder
+from llmsys_exp.workers.training.saving import in_16_bit, write_model_folder
 
 CHECK_PROMPTS = (Row("Name the capital of France."), Row("Give three colours.", "One word each."))
 TOLERANCE = {Dtype.fp32: 1e-4, Dtype.bf16: 5e-2, Dtype.fp16: 1e-2}

@@ -13,16 +13,16 @@ from typing import Any
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.workers import events
-from llmsys_exp.workers.data import encode_prompt
+from llmsys_exp.workers.data.encode import encode_prompt
+from llmsys_exp.workers.data.rows import DataError, Row, read_rows
 from llmsys_exp.workers.engines import make_engine
 from llmsys_exp.workers.engines.base import Engine, Generation
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.generation import Sampling
 from llmsys_exp.workers.job import Job, folder_argument, load_job, settled
-from llmsys_exp.workers.models import load_tokenizer
+from llmsys_exp.workers.models.tokenizer import load_tokenizer
 from llmsys_exp.workers.ranks import batches
-from llmsys_exp.workers.rows import DataError, Row, read_rows
 from llmsys_exp.workers.scores import NO_SCORE, check_score, mean_score
 
 

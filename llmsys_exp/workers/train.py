@@ -14,19 +14,24 @@ from typing import Any
 
 from llmsys_exp.config.schema import MethodKind
 from llmsys_exp.workers import events
-from llmsys_exp.workers.data import Example, Order, encode
-from llmsys_exp.workers.evaluate import Evaluator
+from llmsys_exp.workers.data.encode import Example, encode
+from llmsys_exp.workers.data.order import Order
+from llmsys_exp.workers.data.rows import DataError, read_rows
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.job import Job, folder_argument, load_job, settled
-from llmsys_exp.workers.memory import MemoryMeter
-from llmsys_exp.workers.methods import apply_method, parameter_counts
-from llmsys_exp.workers.models import check_vocabulary, load_base_model, load_tokenizer, use_liger
+from llmsys_exp.workers.methods import apply_method
+from llmsys_exp.workers.methods.parameters import parameter_counts
+from llmsys_exp.workers.models.kernels import use_liger
+from llmsys_exp.workers.models.load import load_base_model
+from llmsys_exp.workers.models.tokenizer import check_vocabulary, load_tokenizer
 from llmsys_exp.workers.ranks import Ranks, join, quieten, seed_everything
-from llmsys_exp.workers.rows import DataError, read_rows
-from llmsys_exp.workers.saving import save_adapter, save_whole_model
 from llmsys_exp.workers.scores import check_score
-from llmsys_exp.workers.trainer import StepReport, Trainer, check_batch_sizes, start_engine
+from llmsys_exp.workers.training.engine import check_batch_sizes, start_engine
+from llmsys_exp.workers.training.evaluate import Evaluator
+from llmsys_exp.workers.training.loop import StepReport, Trainer
+from llmsys_exp.workers.training.memory import MemoryMeter
+from llmsys_exp.workers.training.saving import save_adapter, save_whole_model
 
 
 class TrainingRun:

@@ -119,8 +119,9 @@ def plain_torch_losses(model: Path, *, learning_rate: float) -> list[float]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from llmsys_exp.workers.data import Order, encode
-    from llmsys_exp.workers.rows import Row
+    from llmsys_exp.workers.data.encode import encode
+    from llmsys_exp.workers.data.order import Order
+    from llmsys_exp.workers.data.rows import Row
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     examples, _ = encode(tokenizer, [Row(**row) for row in rows()], max_length=512)

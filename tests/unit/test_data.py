@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llmsys_exp.workers.data import IGNORED, Example, Order, encode, encode_answer
-from llmsys_exp.workers.rows import DataError, Row, read_rows
+from llmsys_exp.workers.data.encode import IGNORED, Example, encode, encode_answer
+from llmsys_exp.workers.data.order import Order
+from llmsys_exp.workers.data.rows import DataError, Row, read_rows
 
 COLUMNS = {"instruction": "instruction", "input": "input", "output": "output"}
 END = "<end>"

@@ -13,11 +13,11 @@ import pytest
 
 from llmsys_exp.config.schema import Scheduler
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.workers.checks import check_loss
 from llmsys_exp.workers.convert import STAMP, find_gguf, is_converted
 from llmsys_exp.workers.files import whole_folder, write_json
-from llmsys_exp.workers.schedule import learning_rate_factor
 from llmsys_exp.workers.scores import check_score, exact_match, field_f1, mean_score
+from llmsys_exp.workers.training.checks import check_loss
+from llmsys_exp.workers.training.schedule import learning_rate_factor
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,12 @@ def events_of(output: str) -> list[dict]:
     [
         ("pass", 0, None, ""),
         ("from llmsys_exp.errors import UserError; raise UserError('no')", 2, "user", "no."),
-        ("from llmsys_exp.workers.rows import DataError; raise DataError('bad row')", 2, "data", "bad row"),
+        (
+            "from llmsys_exp.workers.data.rows import DataError; raise DataError('bad row')",
+            2,
+            "data",
+            "bad row",
+        ),
         ("from llmsys_exp.errors import JobError; raise JobError('x', kind='diverged')", 4, "diverged", "x"),
         ("raise RuntimeError('CUDA out of memory. Tried')", 4, "out_of_memory", "CUDA out of memory"),
         ("raise ValueError('odd')", 1, "bug", "ValueError: odd"),

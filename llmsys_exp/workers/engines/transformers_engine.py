@@ -9,7 +9,8 @@ from typing import Any
 from llmsys_exp.workers.engines.base import Generation
 from llmsys_exp.workers.generation import Sampling, generate_batch
 from llmsys_exp.workers.job import Job
-from llmsys_exp.workers.models import check_vocabulary, load_model_folder
+from llmsys_exp.workers.models.load import load_model_folder
+from llmsys_exp.workers.models.tokenizer import check_vocabulary
 from llmsys_exp.workers.ranks import pick_device, quieten, seed_everything, use_threads_of_environment
 
 

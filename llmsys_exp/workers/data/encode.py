@@ -1,13 +1,12 @@
-"""From rows to token ids: chat template, labels on answers only, padding, and the order of examples."""
+"""From rows to token ids: chat template, and labels on answers only."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmsys_exp.workers.rows import DataError, Row
+from llmsys_exp.workers.data.rows import DataError, Row
 
 IGNORED = -100
 PLAIN_PROMPT = "### Instruction:\n{request}\n\n### Response:\n"
@@ -105,67 +104,3 @@ def _notes(examples: Sequence[Example], *, left_out: int, max_length: int) -> li
     if left_out:
         notes.append(f"{left_out} rows were left out: their answers alone fill {max_length} tokens.")
     return notes
-
-
-def collate(examples: Sequence[Example], *, pad_id: int, train_on_prompt: bool = False) -> dict[str, Any]:
-    """Pad on the right to the longest example and return input ids, attention mask and labels."""
-    import torch
-
-    width = max(len(one.ids) for one in examples)
-
-    def padded(values: Sequence[int], fill: int) -> list[int]:
-        return [*values, *[fill] * (width - len(values))]
-
-    columns = {
-        "input_ids": [padded(one.ids, pad_id) for one in examples],
-        "attention_mask": [padded([1] * len(one.ids), 0) for one in examples],
-        "labels": [padded(one.labels(train_on_prompt=train_on_prompt), IGNORED) for one in examples],
-    }
-    return {name: torch.tensor(values) for name, values in columns.items()}
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which examples make up which step, the same on every rank and known for any step at once.
-
-    Epoch after epoch is shuffled and laid end to end; step s takes the s-th slice of a global batch, and
-    every rank its part of that slice. A batch may reach into the next epoch; no example is dropped.
-    """
-
-    count: int
-    micro_batch: int
-    grad_accum: int
-    world_size: int
-    seed: int
-
-    @property
-    def global_batch(self) -> int:
-        """Examples per optimizer step over all ranks."""
-        return self.micro_batch * self.grad_accum * self.world_size
-
-    def steps(self, *, epochs: float, max_steps: int | None) -> int:
-        """Optimizer steps of the run, at least one."""
-        wanted = max(1, -int(-(epochs * self.count) // self.global_batch))
-        return wanted if max_steps is None else min(wanted, max_steps)
-
-    def step(self, number: int) -> list[int]:
-        """Examples of one optimizer step over all ranks."""
-        first = number * self.global_batch
-        epochs: dict[int, list[int]] = {}
-        picked = []
-        for position in range(first, first + self.global_batch):
-            epoch, place = divmod(position, self.count)
-            if epoch not in epochs:
-                epochs[epoch] = self._shuffled(epoch)
-            picked.append(epochs[epoch][place])
-        return picked
-
-    def micro_batches(self, number: int, *, rank: int) -> list[list[int]]:
-        """Examples of one rank in one optimizer step, by micro-batch."""
-        mine = self.step(number)[rank :: self.world_size]
-        return [mine[at : at + self.micro_batch] for at in range(0, len(mine), self.micro_batch)]
-
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(self.count))
-        random.Random(f"{self.seed}/{epoch}").shuffle(order)
-        return order

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.workers.files import whole_folder, write_json
-from llmsys_exp.workers.methods import trainable_parameters
+from llmsys_exp.workers.methods.parameters import trainable_parameters
 from llmsys_exp.workers.ranks import Ranks
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmsys_exp.workers import events
-from llmsys_exp.workers.data import Example, collate
+from llmsys_exp.workers.data.collate import collate
+from llmsys_exp.workers.data.encode import Example
 from llmsys_exp.workers.generation import Sampling, generate_batch
 from llmsys_exp.workers.ranks import Ranks, batches
 from llmsys_exp.workers.scores import NO_SCORE, mean_score

@@ -1,0 +1,1 @@
+"""Rows, token ids, batches and their order."""

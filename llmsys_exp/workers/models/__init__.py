@@ -1,0 +1,1 @@
+"""Models and tokenizers: loaded, built with random weights, or quantised."""

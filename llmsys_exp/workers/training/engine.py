@@ -1,0 +1,53 @@
+"""DeepSpeed's engine around a model: optimizer, schedule, batch sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmsys_exp.config.schema import TrainingConfig
+from llmsys_exp.errors import UserError
+from llmsys_exp.workers.data.order import Order
+from llmsys_exp.workers.methods.parameters import trainable_parameters
+from llmsys_exp.workers.training.schedule import learning_rate_factor
+
+
+def start_engine(model: Any, ds_config: dict[str, Any], training: TrainingConfig, *, steps: int) -> Any:
+    """Hand the model to DeepSpeed. The optimizer is DeepSpeed's where its file names one, else torch's."""
+    import deepspeed
+    import torch
+    from torch.optim.lr_scheduler import LambdaLR
+
+    weights = trainable_parameters(model)
+    factor = learning_rate_factor(training.scheduler, steps=steps, warmup_ratio=training.warmup_ratio)
+    optimizer = None
+    if "optimizer" not in ds_config:
+        # the fused kernel makes no temporary copies of the weights
+        optimizer = torch.optim.AdamW(
+            weights, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+        )
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        config=ds_config,
+        optimizer=optimizer,
+        model_parameters=weights,
+        lr_scheduler=lambda built: LambdaLR(built, factor),
+    )
+    return engine
+
+
+def check_batch_sizes(ds_config: dict[str, Any], order: Order) -> None:
+    """Refuse a DeepSpeed file whose batch sizes are not those of the run."""
+    sum_text = f"{order.micro_batch} x {order.grad_accum} x {order.world_size} ranks = {order.global_batch}"
+    ours = {
+        "train_micro_batch_size_per_gpu": order.micro_batch,
+        "gradient_accumulation_steps": order.grad_accum,
+        "train_batch_size": order.global_batch,
+    }
+    for key, wanted in ours.items():
+        if ds_config.get(key, wanted) != wanted:
+            raise UserError(
+                f"{key} is {ds_config[key]}, the run has {wanted}",
+                where="ds_config.json",
+                why=sum_text,
+                do="Start the run through llmsys, which writes both files",
+            )
