@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import planner
-from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, MethodKind
+from llmsys_exp.config.schema import AUTO, Checkpointing, Config, Device, Dtype, MethodKind, Optimizer
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from planner.network.adapters import adapted_names
 
@@ -82,17 +82,21 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
         "micro_batch": 1 if training.micro_batch == AUTO else training.micro_batch,
         "seq_len": config.data.max_length,
         "grad_accum": 1 if training.grad_accum == AUTO else training.grad_accum,
-        "gradient_checkpointing": training.gradient_checkpointing is True,
         "attention": training.attention,
         "dtype": dtype,
-        "optimizer": training.optimizer.value,
+        "optimizer": _optimizer(training.optimizer),
         "liger": training.liger,
-        "padded": True,
+        **_checkpointing(config),
+        "loss": training.loss.value,
+        "padded": not config.data.packing,
+        "packed": config.data.packing,
         "expandable_segments": training.expandable_segments is True,
-        "deepspeed": {"zero_optimization": _zero_section(config)},
+        "deepspeed": {"zero_optimization": _zero_section(config), **_grad_accum_dtype(config)},
     }
     if zero.stage == AUTO:  # not to be refused for a stage that is still to be chosen
         case |= {"zero_stage": _least_stage(case)}
+    if training.liger_kernels:
+        case["liger_kernels"] = list(training.liger_kernels)
     if method.kind in (MethodKind.lora, MethodKind.qlora):
         case["lora"] = _lora_section(config, dtype)
     if method.kind is MethodKind.qlora:
@@ -113,6 +117,10 @@ def _in_settings(problem: str) -> str:
     return re.sub(r"[a-z_.]+", lambda word: SETTING_OF.get(word[0], word[0]), problem)
 
 
+def _optimizer(optimizer: Optimizer) -> str:
+    return "deepspeed_adamw" if optimizer is Optimizer.auto else optimizer.value
+
+
 def _fixed(device: Device) -> str:
     return "none" if device is Device.auto else device.value
 
@@ -131,6 +139,21 @@ def _zero_section(config: Config) -> dict[str, Any]:
     return zero
 
 
+def _checkpointing(config: Config) -> dict[str, Any]:
+    """Whether, and how where it is not the usual way: that alone says that it is wanted where it is open."""
+    training = config.training
+    kind, on_cpu = training.checkpointing, training.checkpointing_cpu
+    if kind is Checkpointing.non_reentrant and not on_cpu:
+        return {"gradient_checkpointing": training.gradient_checkpointing is True}
+    wanted = training.gradient_checkpointing in (True, AUTO)
+    return {"gradient_checkpointing": wanted, "checkpointing": {"kind": kind.value, "cpu": on_cpu}}
+
+
+def _grad_accum_dtype(config: Config) -> dict[str, Any]:
+    kept = config.training.grad_accum_dtype
+    return {} if kept is Dtype.auto else {"data_types": {"grad_accum_dtype": kept.value}}
+
+
 def _lora_section(config: Config, dtype: str) -> dict[str, Any]:
     lora = config.method.lora
     adapter = dtype if lora.adapter_dtype is Dtype.auto else lora.adapter_dtype.value
@@ -140,4 +163,8 @@ def _lora_section(config: Config, dtype: str) -> dict[str, Any]:
         "dropout": lora.dropout,
         "target_modules": lora.targets,
         "adapter_dtype": adapter,
+        "use_dora": lora.use_dora,
+        "use_rslora": lora.use_rslora,
+        "modules_to_save": list(lora.modules_to_save),
+        "train_base": lora.train_base,
     }

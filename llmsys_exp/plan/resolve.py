@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import planner
-from llmsys_exp.config.schema import AUTO, Config, Device, Dtype
+from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, Optimizer
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import CPU, planner_case, world_size
@@ -91,6 +91,7 @@ def open_job(config: Config) -> Opened:
     config = deepcopy(config)
     choices: list[Choice] = []
     dtype = _dtype(config, choices)
+    _settle_optimizer(config, choices)
     case = planner_case(config, dtype=dtype)
     case = _settle_bucket(config, case, choices)
     budget = budget_bytes(config, case)
@@ -163,6 +164,17 @@ def _dtype(config: Config, choices: list[Choice]) -> str:
     if config.method.lora.adapter_dtype is Dtype.auto:
         config.method.lora.adapter_dtype = training.dtype
     return training.dtype.value
+
+
+def _settle_optimizer(config: Config, choices: list[Choice]) -> None:
+    training, on_cpu = config.training, config.hardware.gpu == CPU
+    given = training.optimizer is not Optimizer.auto
+    if not given:
+        training.optimizer = Optimizer.torch_adamw if on_cpu else Optimizer.deepspeed_adamw
+    reason = "needs no compiler" if on_cpu else "one kernel a step and no copies; on the CPU when offloaded"
+    choices.append(
+        Choice("training.optimizer", training.optimizer.value, "as set" if given else reason, given)
+    )
 
 
 def _settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choice]) -> planner.TrainingCase:

@@ -16,6 +16,8 @@ from llmsys_exp.errors import ConfigError
 
 # Fewer files than these would mean that the search, not the configuration, went wrong.
 LEAST_OPTIONS = {
+    "checkpoint": 1,
+    "tracking": 1,
     "model": 30,
     "hardware": 18,
     "method": 4,

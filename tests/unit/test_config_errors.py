@@ -45,7 +45,10 @@ COMMAND_LINE = {
         "It takes a whole number or auto.",
     ),
     "fraction for a whole number": ("hardware.nodes=1.5", "It takes a whole number."),
-    "wrong item of a list": ("steps=[train,exprt]", "a list, each item one of train, export, infer."),
+    "wrong item of a list": (
+        "steps=[train,exprt]",
+        "a list, each item one of train, export, quantize, infer.",
+    ),
     "name from another tool": ("per_device_train_batch_size=4", "Did you mean training.micro_batch?"),
     "leaf without its section": ("stage=3", "Did you mean zero.stage?"),
     "added key": ("+zero.stag=3", "zero.stag is not a setting", "Did you mean zero.stage?"),

@@ -54,8 +54,10 @@ def test_one_problem_stays_one():
 
 def test_every_number_has_a_range_and_every_default_lies_in_it():
     leaves = settings_tree().leaves
-    numbers = {key for key, hint in leaves.items() if any(word in str(hint) for word in ("int", "float"))}
-    assert numbers - set(RANGES) == {"method.quantization.bits"}
+    numbers = {key for key, hint in leaves.items() if {int, float} & {hint, *get_args(hint)}}
+    by_words = {"method.quantization.bits", "export.gptq.bits", "export.gptq.group_size"}
+    lists = {"model.layers", "launcher.gpus"}
+    assert numbers - set(RANGES) == by_words | lists
     assert (set(RANGES) | set(WORDS)) <= set(leaves)
     from llmsys_exp.config.limits import limit_problems
 
