@@ -1,5 +1,7 @@
 """Numbers and words that the types of the settings let through."""
 
+from typing import get_args
+
 import pytest
 
 from llmsys_exp.config.compose import compose_config
