@@ -8,7 +8,7 @@ from pathlib import Path
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.job import load_job
 from llmsys_exp.workers.ranks import join, quieten, seed_everything
-from llmsys_exp.workers.train import TrainingRun
+from llmsys_exp.workers.training.run import TrainingRun
 
 
 def main() -> None:

@@ -1,20 +1,16 @@
-"""The training loop around DeepSpeed's engine."""
+"""The training loop around DeepSpeed's engine: one optimizer step after the other."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from llmsys_exp.workers import events
-from llmsys_exp.workers.data.collate import collate
-from llmsys_exp.workers.data.encode import Example
 from llmsys_exp.workers.data.order import Order
 from llmsys_exp.workers.ranks import Ranks
-from llmsys_exp.workers.training.checks import GradientCheck, check_loss
+from llmsys_exp.workers.tasks.base import Task
+from llmsys_exp.workers.training.checks import GradientCheck
 from llmsys_exp.workers.training.memory import MemoryMeter
 
 
@@ -41,46 +37,25 @@ def _whole_gradient_norm(engine: Any) -> float | None:
 
 
 class Trainer:
-    """Runs optimizer steps, and writes metrics and events as they happen."""
+    """Runs optimizer steps."""
 
-    def __init__(
-        self,
-        engine: Any,
-        examples: Sequence[Example],
-        order: Order,
-        *,
-        ranks: Ranks,
-        pad_id: int,
-        train_on_prompt: bool,
-        memory: MemoryMeter,
-    ) -> None:
-        self._engine, self._examples, self._order = engine, examples, order
-        self._ranks, self._pad_id, self._train_on_prompt = ranks, pad_id, train_on_prompt
-        self._memory = memory
+    def __init__(self, engine: Any, task: Task, order: Order, *, ranks: Ranks, memory: MemoryMeter) -> None:
+        self._engine, self._task, self._order = engine, task, order
+        self._ranks, self._memory = ranks, memory
+        self._checked = False
 
-    def run(self, steps: int, *, metrics: Path, log_every: int) -> list[StepReport]:
-        """Train for a number of steps and return their reports."""
-        reports: list[StepReport] = []
-        began = time.monotonic()
+    def steps(self, first: int, last: int) -> Iterator[StepReport]:
+        """Train from the step with number `first`, counted from 0, up to and without `last`."""
         self._engine.train()
-        with metrics.open("a", encoding="utf-8") as file:
-            for number in range(steps):
-                report = self._step(number)
-                check_loss(report.loss, step=report.step)
-                reports.append(report)
-                if number % log_every == 0 or number == steps - 1:
-                    self._write(report, file, steps=steps, wall_s=time.monotonic() - began)
-        self._memory.record("after last step")
-        return reports
+        for number in range(first, last):
+            yield self._step(number)
 
     def _step(self, number: int) -> StepReport:
         started = time.monotonic()
-        is_first = number == 0
-        check = GradientCheck(self._engine.module) if is_first else None
-        whole_batch = [self._examples[one] for one in self._order.step(number)]
-        targets = sum(one.label_count(train_on_prompt=self._train_on_prompt) for one in whole_batch)
-        loss = self._accumulate(number, targets)
-        if is_first:
+        check = None if self._checked else GradientCheck(self._engine.module)
+        whole_batch = [self._task.examples[one] for one in self._order.step(number)]
+        loss = self._accumulate(number, self._task.targets(whole_batch))
+        if check:
             self._memory.record("after first backward")
         lr = self._engine.get_lr()[0]
         whole_norm = _whole_gradient_norm(self._engine)
@@ -89,9 +64,10 @@ class Trainer:
         gradient_norm = whole_norm if norm is None else float(norm)
         if check:
             check.finish(gradient_norm)
+            self._checked = True
             self._memory.record("after first step")
         mean_loss = self._ranks.total(loss)[0] / self._ranks.world_size
-        tokens = sum(len(one.ids) for one in whole_batch)
+        tokens = self._task.tokens(whole_batch)
         return StepReport(number + 1, mean_loss, lr, gradient_norm, tokens, time.monotonic() - started)
 
     def _accumulate(self, number: int, targets: int) -> float:
@@ -99,40 +75,15 @@ class Trainer:
         # DeepSpeed averages over micro-batches and ranks; dividing sums by this makes the result the mean
         # over all answer tokens of the step, however unevenly they are spread
         share = targets / (self._order.grad_accum * self._order.world_size)
-        total = 0.0
+        losses = []
         for numbers in self._order.micro_batches(number, rank=self._ranks.rank):
-            batch = collate(
-                [self._examples[one] for one in numbers],
-                pad_id=self._pad_id,
-                train_on_prompt=self._train_on_prompt,
-            )
-            moved = {key: value.to(self._ranks.device) for key, value in batch.items()}
-            loss = self._engine(**moved, num_items_in_batch=share).loss
+            batch = self._task.collate([self._task.examples[one] for one in numbers])
+            moved = {key: value.to(self._ranks.device, non_blocking=True) for key, value in batch.items()}
+            loss = self._task.loss(self._engine, moved, share)
             self._engine.backward(loss)
             # only the last micro-batch of a step makes the engine's step() do work
             if not self._engine.is_gradient_accumulation_boundary():
                 self._engine.step()
-            total += float(loss.detach())
-        return total / self._order.grad_accum
-
-    def _write(self, report: StepReport, file: Any, *, steps: int, wall_s: float) -> None:
-        tokens_per_s = report.tokens / report.seconds
-        shown = {
-            "loss": report.loss,
-            "lr": report.lr,
-            "tokens_per_s": tokens_per_s,
-            "grad": report.gradient_norm,
-        }
-        events.progress("train", report.step, steps, unit="step", **shown)
-        if self._ranks.is_first:
-            line = {
-                "step": report.step,
-                "train/loss": report.loss,
-                "lr": report.lr,
-                "tokens_per_s": tokens_per_s,
-                "grad_norm": report.gradient_norm,
-                "wall_s": wall_s,
-            }
-            memory = {f"mem/{name}": value for name, value in self._memory.now().items()}
-            file.write(json.dumps(line | memory) + "\n")
-            file.flush()
+            losses.append(loss.detach())
+        # read at the end: each reading waits for the GPU
+        return sum(float(one) for one in losses) / self._order.grad_accum
