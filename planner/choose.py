@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planner.predict import forecast_training
 from planner.search import Found, Option, Room, as_listed, options, points, search
 from planner.tables import CPU
 from planner.training_case import TrainingCase
@@ -51,7 +52,8 @@ def choose(
 def _candidates(
     case: TrainingCase, axes: Mapping[str, Sequence[Any]], sizes: list[tuple[int, int]]
 ) -> list[Option]:
-    if case.device == CPU and len(listed := as_listed(case, axes, sizes)) <= FEW:
+    listed = as_listed(case, axes, sizes)
+    if case.architecture.widths or (case.device == CPU and len(listed) <= FEW):
         return listed
     return options([case], axes, sizes)
 
@@ -73,7 +75,9 @@ def sizes_of(
 
 
 def estimate_bytes(case: TrainingCase) -> float:
-    """Estimated peak of one setting, engine start included."""
+    """Estimated peak of one setting, engine start included; a perceptron is played, which takes no longer."""
+    if case.architecture.widths:
+        return float(forecast_training(case).peak_allocated_bytes)
     from planner.grid.estimate import peak_bytes  # numpy, which a plan of one job on the CPU does without
 
     return float(peak_bytes(case, case.micro_batch, case.seq_len, case.grad_accum))

@@ -66,10 +66,6 @@ def _methods(case: Case) -> list[str]:
         problems.append(f"method {method} takes neither a lora nor a quantization section")
     if method == "lora" and _given(case, "quantization"):
         problems.append("method lora takes no quantization section; with a quantised base it is qlora")
-    if method == "qlora" and stage == 3:
-        problems.append(
-            "qlora at zero_stage 3 is not supported: transformers skips zero.Init for quantised models"
-        )
     if lora.get("use_dora") and stage == 3:
         problems.append(
             "lora.use_dora at zero_stage 3 is not supported: peft reads the base weight where it is sharded"
@@ -82,7 +78,7 @@ def _methods(case: Case) -> list[str]:
 def _quantized(case: Case) -> list[str]:
     base, lora = _mapping(case.get("quantization")), _mapping(case.get("lora"))
     saved = lora.get("modules_to_save") or ()
-    problems: list[str] = []
+    problems: list[str] = _sharded(case, base) if case.get("zero_stage", 0) == 3 else []
     if base.get("kind") == "gptq" and lora.get("use_dora"):
         problems.append("lora.use_dora on a gptq base: peft refuses it (`tuners/lora/gptq.py`)")
     if not base.get("head"):
@@ -94,6 +90,17 @@ def _quantized(case: Case) -> list[str]:
     if isinstance(saved, (list, tuple)) and "lm_head" in saved:
         problems.append("quantization.head and lora.modules_to_save lm_head: packed weights are not trained")
     return problems
+
+
+def _sharded(case: Case, base: Mapping[str, Any]) -> list[str]:
+    """Quantised weights at stage 3: GPTQ's are no parameters, and none have been seen away from the GPU."""
+    if case.get("method") != "qlora":
+        return []
+    if base.get("kind") == "gptq":
+        return ["a gptq base at zero_stage 3 is not modelled: its packed weights are no parameters"]
+    if case.get("offload_param", "none") != "none":
+        return ["qlora with offload_param is not modelled; leave offload_param at none"]
+    return []
 
 
 def _engines(case: Case) -> list[str]:

@@ -18,7 +18,7 @@ from planner.training_case import Method, TrainingCase
 from planner.units import DTYPE_BYTES, MIB, ceil_div
 
 OPTIMIZER_BUFFERS = 4  # offload_optimizer.buffer_count
-WEIGHT_STAGING = 5 * 100_000_000  # offload_param: buffer_count x buffer_size elements
+WEIGHT_BUFFERS, WEIGHT_BUFFER = 5, 100_000_000  # offload_param: buffer_count, buffer_size in elements
 WEIGHTS_IN_CPU = 1_000_000_000  # offload_param.max_in_cpu, elements
 SWAPPED_FROM = MIB  # MIN_AIO_BYTES and aio.block_size: smaller parts stay in memory
 STEP_COPIES = 2  # torch's AdamW on the CPU: sqrt() and its quotient, one tensor at a time (optim/adam.py)
@@ -205,7 +205,9 @@ def _weights(rank: RankMemory, case: TrainingCase, parameters: list[Parameter]) 
     parts = {p: itemsize * ceil_div(p.numel, case.world_size) for p in kept}
     flat = sum(ceil_div(p.numel, case.world_size) for p in parameters if p.trainable)
     if case.offload_param == "nvme":
-        rank.add("weight staging (pinned)", WEIGHT_STAGING * itemsize)
+        # a buffer must hold the largest shard (partitioned_param_swapper.py: swap_in asserts it)
+        largest = max(ceil_div(p.numel, case.world_size) for p in parameters)
+        rank.add("weight staging (pinned)", WEIGHT_BUFFERS * max(WEIGHT_BUFFER, largest) * itemsize)
         rank.pin(WEIGHTS, itemsize * min(flat, WEIGHTS_IN_CPU))
         return
     rank.pin(WEIGHTS, itemsize * flat, *(size for p, size in parts.items() if not p.trainable))

@@ -15,6 +15,7 @@ from planner.errors import CaseError, did_you_mean
 from planner.network.litgpt import litgpt_architecture
 from planner.optimizers import optimizers
 from planner.parsing_deepspeed import grad_accum_dtype, zero_settings
+from planner.parsing_perceptron import is_perceptron, perceptron_architecture, perceptron_problems
 from planner.parsing_sections import fsdp_settings, quantization_settings, section
 from planner.tables import gpu_names
 from planner.training_case import LIGER_KERNELS, Checkpointing, Lora, Method, TrainingCase
@@ -43,6 +44,7 @@ _MOST_GIB = 1_000_000
 _FLAGS = ("gradient_checkpointing", "liger", "padded", "packed", "outputs_kept", "expandable_segments")
 _OTHER = (
     "hf_config",
+    "layers",
     "lora",
     "quantization",
     "freeze",
@@ -72,10 +74,13 @@ def parse_training_case(case: Mapping[str, Any]) -> TrainingCase:
         except CaseError as error:
             problems += error.problems
     problems += contradictions(case)
+    problems += perceptron_problems(case)
     problems += misfits(case, parsed)
     if problems:
         raise CaseError(*problems)
     plain = {k: case[k] for k in (*CHOICES, *_COUNTS, *_FLAGS) if k in case and k != "method"}
+    if is_perceptron(case):
+        plain["seq_len"] = 1
     return TrainingCase(method=Method(case["method"]), **plain, **parsed)
 
 
@@ -97,6 +102,8 @@ def _wrong_values(case: Mapping[str, Any]) -> list[str]:
 
 
 def _architecture(case: Mapping[str, Any]) -> Architecture:
+    if is_perceptron(case):
+        return perceptron_architecture(case)
     config = case.get("hf_config")
     if not isinstance(config, Mapping):
         raise CaseError("no hf_config: the model's config.json as a mapping")

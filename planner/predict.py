@@ -16,6 +16,7 @@ from planner.forecast import Forecast
 from planner.host import host_bytes
 from planner.memory.arena import Arena
 from planner.parsing import parse_training_case
+from planner.parsing_perceptron import MLP
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
@@ -57,8 +58,8 @@ def predict(
         from planner.alignment import forecast_alignment  # it plays jobs with what is in this module
 
         return forecast_alignment(kind, case)
-    if kind != "train":
-        raise CaseError(f"kind is {kind!r}; known: {', '.join(sorted((*ALIGNMENTS, 'serve', 'train')))}")
+    if kind not in ("train", MLP):
+        raise CaseError(f"kind is {kind!r}; known: {', '.join(sorted((*ALIGNMENTS, MLP, 'serve', 'train')))}")
     return forecast_training(parse_training_case(case))
 
 
@@ -146,6 +147,7 @@ def _derived(case: TrainingCase) -> list[str]:
         "engine fsdp2": case.engine == "fsdp2",
         "a gptq base": base is not None and base.kind == "gptq",
         "a quantised output layer": base is not None and base.head,
+        "a quantised base at zero_stage 3": base is not None and case.zero_stage == 3,
         "inputs kept by bitsandbytes before 0.43.2": base is not None
         and base.bits == 4
         and base.keeps_inputs,

@@ -138,8 +138,8 @@ def _gathers_s(case: TrainingCase, counts: Counts) -> float:
     """Stage 3: every weight is gathered in each direction, over the host link where it rests there."""
     if case.zero_stage < 3 or case.device == CPU:
         return 0.0
-    itemsize, world = DTYPE_BYTES[case.dtype], case.world_size
-    weights = GATHERS * itemsize * counts.total
+    world = case.world_size
+    weights = GATHERS * counts.held_bytes
     seconds = weights * (world - 1) / world / _link_rate(case) if world > 1 else 0.0
     if case.offload_param != "none":
         seconds += weights / world / (constant("link_share") * gpu(case.device).pcie_gb_s * 1e9)

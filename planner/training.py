@@ -12,6 +12,7 @@ from planner.deepspeed.base import Engine
 from planner.deepspeed.bf16 import Bf16Stage1
 from planner.deepspeed.stage0 import Stage0
 from planner.deepspeed.stage3 import Stage3
+from planner.deepspeed.stage3_packed import PackedStage3
 from planner.deepspeed.stage12 import Stage12
 from planner.fsdp2 import Fsdp2
 from planner.memory.allocator import CachingAllocator, PlainAllocator
@@ -20,6 +21,7 @@ from planner.memory.replay import gpu_allocator
 from planner.network.build import build_network
 from planner.network.loss import LITGPT, TRL, loss_of
 from planner.network.modules import Network
+from planner.network.perceptron import Perceptron, input_sizes, perceptron_loss
 from planner.network.run import ForwardPass
 from planner.plain_loop import PlainLoop
 from planner.tables import CPU, workspace_bytes
@@ -38,7 +40,8 @@ def make_engine(case: TrainingCase, network: Network, arena: Arena) -> Engine:
         return (Fsdp2 if case.engine == "fsdp2" else PlainLoop)(case, network, arena)
     if case.zero_stage == 1 and case.dtype == "bf16" and case.grad_accum_dtype == "fp32":
         return Bf16Stage1(case, network, arena)
-    makers = {0: Stage0, 1: Stage12, 2: Stage12, 3: Stage3}
+    sharded = Stage3 if case.quantization is None else PackedStage3
+    makers = {0: Stage0, 1: Stage12, 2: Stage12, 3: sharded}
     return makers[case.zero_stage](case, network, arena)
 
 
@@ -94,7 +97,7 @@ class TrainingRun:
         arena, case = self.arena, self.case
         if case.loss != LITGPT:
             self.graph = []  # the graph of the last micro-batch goes with the last name for its loss
-        ids = [arena.new(case.tokens * TOKEN_BYTES, "inputs") for _ in range(2)]
+        ids = [arena.new(nbytes, "inputs") for nbytes in self._input_sizes()]
         self.engine.begin_micro_batch()
         # Only the gradient that autograd makes for F.linear is a transposed view.
         views = not (self.engine.keeps_inputs or case.fuses("fused_linear_cross_entropy"))
@@ -113,7 +116,14 @@ class TrainingRun:
         del loss, kept, gradient, ids, beside
         arena.end_phase(f"{self.label}reduce {step + 1}")
 
+    def _input_sizes(self) -> tuple[int, int]:
+        """Ids and labels, or pixels and labels."""
+        ids_bytes = self.case.tokens * TOKEN_BYTES
+        return input_sizes(self.case) if self.case.architecture.widths else (ids_bytes, ids_bytes)
+
     def _forward(self, tape: Tape) -> tuple[Tensor, list[Tensor]]:
+        if isinstance(self.network, Perceptron):
+            return perceptron_loss(self.case, self.network, tape, self.engine), []
         forward = ForwardPass(self.case, self.network, tape, self.engine)
         forward.earlier_logits = self.earlier_logits
         made = loss_of(forward, forward.hidden_states())

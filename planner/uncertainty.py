@@ -70,8 +70,10 @@ def _is_derived(case: TrainingCase) -> bool:
         or "litgpt" in (case.attention_code, case.loss.partition("_")[0])
         or "nvme" in (case.offload_optimizer, case.offload_param)
         or (case.quantization is not None and _is_other_quantization(case.quantization))
+        or (case.quantization is not None and case.zero_stage == 3)
         or case.attention == "flash_attention_2"
         or case.device == CPU
+        or bool(case.architecture.widths)
     )
 
 

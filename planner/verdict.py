@@ -59,7 +59,7 @@ def changes(case: TrainingCase) -> Iterator[Change]:
     """Single changes to a job, cheapest first, named as settings of the configuration."""
     if case.device != CPU and not case.expandable_segments:
         yield "training.expandable_segments=true", replace(case, expandable_segments=True)
-    if not case.gradient_checkpointing:
+    if not (case.gradient_checkpointing or case.architecture.widths):
         yield "training.gradient_checkpointing=true", replace(case, gradient_checkpointing=True)
     yield from _smaller_batches(case)
     if case.engine == "deepspeed":

@@ -154,6 +154,8 @@ class Architecture:
     """Blocks that see a sliding window only."""
     unrotated_layers: tuple[int, ...] = ()
     """SmolLM 3 leaves positions out of some layers."""
+    widths: tuple[int, ...] = ()
+    """Of a perceptron: inputs first, classes last. Nothing else here speaks of one then."""
     sdpa: bool = True
     """Whether transformers runs the family with sdpa; where not, it wants eager."""
 

@@ -94,6 +94,11 @@ class ReplicatedWeights:
         del weight
         return None
 
+    def packed_weight(self, weight: Parameter) -> Buffer | None:
+        """Weights are there anyway."""
+        del weight
+        return None
+
     def reach(self, weight: Parameter) -> None:
         """It is there."""
 

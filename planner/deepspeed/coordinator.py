@@ -47,14 +47,14 @@ class Coordinator:
 
     def persists(self, parameter: Parameter) -> bool:
         """Small parameters stay whole from their first use on."""
-        return parameter.numel <= self.settings.stage3_param_persistence_threshold
+        return parameter.held_numel <= self.settings.stage3_param_persistence_threshold
 
     def begin(self) -> None:
         """A forward pass starts: freeze the trace that the pass before recorded."""
         if self.order and not self.complete:
             self.complete = True
             self.trace = [(p, i) for i, m in enumerate(self.order) for p in m.own()]
-            self._distance = [sum(p.numel for p in m.own()) for m in self.order]
+            self._distance = [sum(p.held_numel for p in m.own()) for m in self.order]
         self.queue = deque(self.trace)
         self.fetched_for = {}
         self.step_id = 0
@@ -99,6 +99,11 @@ class Coordinator:
         for parameter in self.external:
             self._partition(parameter)
         self.external.clear()
+
+    def replace(self, parameter: Parameter) -> None:
+        """The module put a tensor of its own in the place of the gathered one; the weight counts as whole."""
+        if parameter in self.whole:
+            self.whole[parameter] = None
 
     def release(self, module: Module, *, forward: bool) -> None:
         """Let a module's parameters go unless they are small, in use, or soon needed again."""
@@ -171,13 +176,13 @@ class Coordinator:
             if parameter in self.whole or parameter in self.in_flight or parameter in coming:
                 continue
             coming[parameter] = None
-            numel += parameter.numel
+            numel += parameter.held_numel
         self._gather(list(coming))
 
     def _gather(self, parameters: list[Parameter]) -> None:
         if not parameters:
             return
-        self.available_numel += sum(p.numel for p in parameters)
+        self.available_numel += sum(p.held_numel for p in parameters)
         if self.world == 1:  # a view of the partition
             self.whole.update(dict.fromkeys(parameters))
             return
@@ -190,7 +195,7 @@ class Coordinator:
         self.in_flight.update(dict.fromkeys(parameters, handle))
 
     def _flat(self, parameters: list[Parameter]) -> Buffer:
-        nbytes = sum(ceil_div(p.numel, self.world) * self.world * p.itemsize for p in parameters)
+        nbytes = sum(ceil_div(p.held_numel, self.world) * self.world * p.held_itemsize for p in parameters)
         return self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
 
     def _wait(self, handle: GatherHandle) -> None:
@@ -198,11 +203,11 @@ class Coordinator:
         if handle.complete or handle.flat is None:
             return
         for parameter in handle.parameters:
-            nbytes = parameter.numel * parameter.itemsize
+            nbytes = parameter.held_numel * parameter.held_itemsize
             self.whole[parameter] = self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
         handle.complete = True
 
     def _partition(self, parameter: Parameter) -> None:
         if parameter in self.whole and parameter not in self.in_flight:
             del self.whole[parameter]
-            self.available_numel -= parameter.numel
+            self.available_numel -= parameter.held_numel

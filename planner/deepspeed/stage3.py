@@ -49,7 +49,7 @@ class Stage3:
         self.bucket_elements = 0
 
     def _shard(self, parameter: Parameter) -> int:
-        return ceil_div(parameter.numel, self.case.world_size)
+        return ceil_div(parameter.held_numel, self.case.world_size)
 
     def _sub_groups(self) -> list[int]:
         """Shard elements per optimizer sub-group: filled in order up to sub_group_size."""
@@ -74,7 +74,7 @@ class Stage3:
     def _place(self, parameter: Parameter) -> None:
         whole = self.arena.new(parameter.numel * parameter.itemsize, WEIGHTS)
         if self.case.offload_param == "none":
-            nbytes = self._shard(parameter) * parameter.itemsize
+            nbytes = self._shard(parameter) * parameter.held_itemsize
             self.shards[parameter] = self.arena.new(nbytes, WEIGHTS)
         del whole
 
@@ -151,6 +151,11 @@ class Stage3:
     def saved_weight(self, weight: Parameter) -> Buffer | None:
         """Without DeepSpeed's own linear function, autograd holds on to the gathered copy."""
         return None if self.keeps_inputs else self.coordinator.whole.get(weight)
+
+    def packed_weight(self, weight: Parameter) -> Buffer | None:
+        """No weight is packed here."""
+        del weight
+        return None
 
     def reach(self, weight: Parameter) -> None:
         """An external parameter: gathered where it is read (`parameter_offload.py: ZeROOrderedDict`)."""

@@ -13,6 +13,7 @@ from planner.training_case import TrainingCase
 from planner.units import DTYPE_BYTES
 
 FP32 = 4
+EIGHT_BITS = 8
 NORM = 8
 
 
@@ -126,17 +127,38 @@ def _stage3(case: TrainingCase, counts: Counts) -> Engine:
     offloads, away = case.offload_optimizer != "none", case.offload_param != "none"
     bucket = itemsize * zero.reduce_bucket_size if zero.contiguous_gradients else 0
     group = min(part, zero.sub_group_size + counts.largest_trained / world)
-    shards = 0.0 if away else itemsize * counts.total / world
+    shards = 0.0 if away else counts.held_bytes / world + _kept_whole(case, counts)
     gradients = DTYPE_BYTES[case.grad_accum_dtype or case.dtype] * part
     kept = (1 - zero.offload_ratio) * part if case.offload_optimizer == "cpu" else 0.0
     states = (FP32 + FP32 + 2 * FP32) * kept if offloads else FP32 * part + _state(case, part) + gradients
     window = 0.0
     if world > 1 or away:
         reach = zero.stage3_max_reuse_distance + zero.stage3_prefetch_bucket_size
-        window = itemsize * min(counts.total, reach)
+        window = min(counts.held_bytes, itemsize * reach)
+        if counts.packed_bytes:
+            window = _packed_window(case, counts, window)
     copy = itemsize * min(trained, zero.reduce_bucket_size)
     rests = shards + states + bucket
     flat = (itemsize + FP32) * group if gradients < FP32 * part else FP32 * group
     step = 0.0 if offloads else max(flat, FP32 * group + _temporary(case, group))
     start = rests + itemsize * counts.largest_trained
+    if counts.packed_bytes:  # loaded whole
+        start = max(start, counts.loaded_bytes + itemsize * counts.largest)
     return Engine(int(rests), int(window), int(window + copy), int(step), int(start))
+
+
+def _kept_whole(case: TrainingCase, counts: Counts) -> int:
+    """What each rank holds of a packed base beside its shard: scales, and in 8 bit all of it."""
+    base = case.quantization
+    if base is None:
+        return 0
+    return counts.stored_bytes - counts.held_bytes + (counts.packed_bytes if base.bits == EIGHT_BITS else 0)
+
+
+def _packed_window(case: TrainingCase, counts: Counts, window: float) -> float:
+    """Gathered weights of a packed base: in 4 bit all stay for backward, in 8 bit those fetched ahead."""
+    assert case.quantization is not None
+    plain = counts.held_bytes - counts.packed_bytes
+    if case.quantization.bits == EIGHT_BITS:
+        return min(window, plain + min(counts.packed_bytes, case.zero.stage3_prefetch_bucket_size))
+    return min(counts.held_bytes, counts.packed_bytes + window)

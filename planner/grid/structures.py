@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.training_case import TrainingCase
 
+BITSANDBYTES = "bnb"
 SIZES = ("micro_batch", "seq_len", "grad_accum")
 
 
@@ -29,4 +30,7 @@ def consistent(case: TrainingCase) -> bool:
         return False
     if case.liger and case.loss == "chunked":
         return False
-    return not (case.quantization is not None and case.zero_stage == 3)
+    base = case.quantization
+    if base is None or case.zero_stage != 3:
+        return True
+    return base.kind == BITSANDBYTES and case.offload_param == "none"

@@ -18,6 +18,7 @@ from planner.network.modules import (
     norm_width,
     stacked_shapes,
 )
+from planner.network.perceptron import build_perceptron
 from planner.network.quantized import quantized_parts
 from planner.tape.autograd import Parameter
 from planner.training_case import Method, TrainingCase
@@ -33,6 +34,8 @@ def build_network(case: TrainingCase) -> Network:
     Raises:
         CaseError: when a LoRA target names no module of this architecture.
     """
+    if case.architecture.widths:
+        return build_perceptron(case)
     arch, freezes = case.architecture, case.method is Method.freeze
     full = case.method is Method.full or (case.lora is not None and case.lora.train_base)
     first_trained = arch.layers - case.freeze_last_layers if freezes else arch.layers
@@ -91,7 +94,9 @@ def _packed(case: TrainingCase, weight: Parameter) -> Parameter:
     else:
         parts = quantized_parts(weight.numel, weight.shape[0], case.quantization)
     itemsize = DTYPE_BYTES[case.dtype]
-    return Parameter(weight.name, weight.shape, trainable=False, itemsize=itemsize, parts=parts)
+    # bitsandbytes keeps 4 bit in elements of the compute type (`bnb_4bit_quant_storage`), 8 bit in int8
+    unit = itemsize if case.quantization.kind != GPTQ and case.quantization.bits == 4 else 1
+    return Parameter(weight.name, weight.shape, trainable=False, itemsize=itemsize, parts=parts, unit=unit)
 
 
 def _norm(arch: Architecture, make: Make, name: str, width: int) -> Module:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
 from planner.network.modules import Layer, Module
+from planner.tape import ops
 from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.training_case import TrainingCase
 
@@ -45,6 +46,10 @@ class WeightHooks(Protocol):
         """The gathered copy that an ordinary linear layer saves for its backward pass."""
         ...
 
+    def packed_weight(self, weight: Parameter) -> Buffer | None:
+        """The gathered copy that a product with a bitsandbytes weight holds for its backward pass."""
+        ...
+
     def reach(self, weight: Parameter) -> None:
         """Code outside the weight's own module reads it."""
         ...
@@ -68,6 +73,17 @@ class WeightHooks(Protocol):
     def after_backward(self, module: Module) -> None:
         """Perhaps let them go."""
         ...
+
+
+def hooked(tape: Tape, hooks: WeightHooks, module: Module, x: Tensor, body: Body) -> Tensor:
+    """Run one leaf module with DeepSpeed's hooks around it."""
+    if not hooks.shards_weights:
+        return body(x)
+    x = ops.signal(tape, x, lambda: hooks.after_backward(module))
+    hooks.before_forward(module)
+    out = body(x)
+    hooks.after_forward(module)
+    return ops.signal(tape, out, lambda: hooks.before_backward(module))
 
 
 class KeptInput(Protocol):

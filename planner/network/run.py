@@ -13,14 +13,14 @@ from planner.network.adapters import adapted
 from planner.network.attention import Masks, attention_masks
 from planner.network.block import block
 from planner.network.checkpoint import checkpointed
-from planner.network.forward import Body, KeptInput, WeightHooks
+from planner.network.forward import Body, KeptInput, WeightHooks, hooked
 from planner.network.gptq import gptq_linear
 from planner.network.modules import Layer, Module, Network
 from planner.network.norms import normalise
 from planner.network.rotary import rotary_tables
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tape, Tensor
-from planner.training_case import TrainingCase
+from planner.training_case import Quantization, TrainingCase
 from planner.units import DTYPE_BYTES
 
 GPTQ = "gptq"
@@ -75,14 +75,7 @@ class ForwardPass:
 
     def call(self, module: Module, x: Tensor, body: Body) -> Tensor:
         """Run one leaf module with DeepSpeed's hooks around it."""
-        hooks, tape = self.hooks, self.tape
-        if not hooks.shards_weights:
-            return body(x)
-        x = ops.signal(tape, x, lambda: hooks.after_backward(module))
-        hooks.before_forward(module)
-        out = body(x)
-        hooks.after_forward(module)
-        return ops.signal(tape, out, lambda: hooks.before_backward(module))
+        return hooked(self.tape, self.hooks, module, x, body)
 
     def linear(self, module: Module, x: Tensor) -> Tensor:
         """A linear layer and, where it has one, its adapter."""
@@ -110,10 +103,17 @@ class ForwardPass:
         assert base is not None
         if base.kind == GPTQ:
             return gptq_linear(self.tape, x, module.weight, rows=rows)
+        return self.call(module, x, lambda inner: self._unpacked(module, inner, rows, base))
+
+    def _unpacked(self, module: Module, x: Tensor, rows: int, base: Quantization) -> Tensor:
+        """A product with a weight of bitsandbytes."""
         if base.keeps_inputs and (x.needs_grad or self.checkpoints) and not self.tape.recomputes:
             # `ctx.tensors` of bitsandbytes (every MatMul8bitLt, MatMul4Bit before 0.43.2) is an attribute:
             # no hook of a checkpoint sees it, and it lives as long as the graph does.
             self.graph.append(x.buffer)
+        whole = self.hooks.packed_weight(module.weight)
+        if whole is not None and (x.needs_grad or self.checkpoints) and not self.tape.recomputes:
+            self.graph.append(whole)  # `ctx.tensors` of MatMul4Bit, as above
         wide = DTYPE_BYTES[base.unpacked_dtype or self.case.dtype]
         differs = base.unpacked_dtype not in (None, self.case.dtype)
         return ops.quantized_linear(self.tape, x, module.weight, rows=rows, unpacked=wide if differs else 0)

@@ -19,11 +19,11 @@ BackwardRule = Callable[[Buffer], Gradients]
 class Parameter:
     """A weight: its shape, whether it is trained, and the bytes of one stored element.
 
-    `parts` are the bytes of the tensors that store a quantised weight; `itemsize` is the type it is
-    computed with.
+    `parts` are the bytes of the tensors that store a quantised weight, of which the largest holds the packed
+    values in elements of `unit` bytes; `itemsize` is the type it is computed with.
     """
 
-    __slots__ = ("itemsize", "name", "numel", "parts", "shape", "trainable")
+    __slots__ = ("itemsize", "name", "numel", "parts", "shape", "trainable", "unit")
 
     def __init__(
         self,
@@ -33,13 +33,14 @@ class Parameter:
         trainable: bool,
         itemsize: int,
         parts: tuple[int, ...] = (),
+        unit: int = 1,
     ) -> None:
         self.name, self.shape, self.trainable, self.itemsize = name, shape, trainable, itemsize
         numel = 1
         for size in shape:
             numel *= size
         self.numel = numel
-        self.parts = parts
+        self.parts, self.unit = parts, unit
 
     @property
     def quantized(self) -> bool:
@@ -50,6 +51,16 @@ class Parameter:
     def stored_bytes(self) -> int:
         """Bytes at rest."""
         return sum(self.parts) or self.numel * self.itemsize
+
+    @property
+    def held_numel(self) -> int:
+        """Elements of the tensor that an engine shards: of a quantised weight the packed one."""
+        return -(-max(self.parts) // self.unit) if self.parts else self.numel
+
+    @property
+    def held_itemsize(self) -> int:
+        """Bytes of each of those elements."""
+        return self.unit if self.parts else self.itemsize
 
 
 class Node:

@@ -189,7 +189,7 @@ def test_the_command_line_forecasts_them():
             {"kind": "ppo", "actor": {**ONE, "engine": "plain", "optimizer": "torch_adamw"}, "critic": ONE, **ROLLOUT},
             "actor: zero_stage is DeepSpeed's",
         ),
-        ({"kind": "orpo"}, "known: dpo, grpo, ppo, serve, train"),
+        ({"kind": "orpo"}, "known: dpo, grpo, mlp, ppo, serve, train"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_refused_with_the_reason(case, reason):

@@ -28,6 +28,13 @@ SETTINGS = {
         "method": "qlora", "lora": {"r": 8}, "zero_stage": 2, "gradient_checkpointing": True,
         "quantization": {"bits": 4, "prepare_for_kbit_training": True},
     },
+    "qlora at stage 3": {
+        "method": "qlora", "lora": {"r": 8}, "zero_stage": 3, "world_size": 2, "quantization": {"bits": 4},
+    },
+    "qlora in 8 bit at stage 3": {
+        "method": "qlora", "lora": {"r": 8}, "zero_stage": 3, "world_size": 2, "gradient_checkpointing": True,
+        "quantization": {"bits": 8, "prepare_for_kbit_training": True},
+    },
     "freeze": {"method": "freeze", "freeze": {"last_layers": 2}, "zero_stage": 2},
     "liger": {"method": "full", "zero_stage": 2, "liger": True},
     "plain": {"method": "full", "engine": "plain", "optimizer": "torch_adamw"},

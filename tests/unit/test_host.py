@@ -88,7 +88,8 @@ def test_nvme_stages_four_buffers_and_writes_the_rest():
 def test_weights_on_nvme_stay_in_main_memory_up_to_its_share():
     both = {"zero_stage": 3, "offload_optimizer": "nvme", "offload_param": "nvme"}
     found = uses(**both)
-    assert found["weight staging (pinned)"] == 5 * 100_000_000 * 2
+    # half of the embedding, which is more than DeepSpeed's default buffer
+    assert found["weight staging (pinned)"] == 5 * 128_256 * 2048 // 2 * 2
     assert found[host.WEIGHTS] == pytest.approx(WEIGHTS, rel=1e-4)  # below max_in_cpu
     assert files(**both)["offloaded weights"] == pytest.approx(2 * WEIGHTS, rel=0.01)
 
