@@ -7,14 +7,16 @@ ours and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 EXIT_OK = 0
 EXIT_USER = 2
 EXIT_DOES_NOT_FIT = 3
 EXIT_JOB_FAILED = 4
 EXIT_NOT_REPRODUCED = 5
+EXIT_STOPPED = 6
 EXIT_INTERRUPTED = 130
 
 
@@ -28,7 +30,7 @@ class UserError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        head = f"{self.what} ({self.where})" if self.where else self.what
+        head = f"{self.what.removesuffix('.')} ({self.where})" if self.where else self.what
         parts = (head, self.why, self.do)
         return "  ".join(
             part if part.endswith((".", "?", "!", ":")) else f"{part}." for part in parts if part
@@ -62,6 +64,9 @@ class JobError(UserError):
     """A worker process failed. Carries the kind of failure and the tail of its log."""
 
     exit_code = EXIT_JOB_FAILED
+
+    details: Mapping[str, Any] = {}
+    """What the worker measured when it failed."""
 
     def __init__(
         self, what: str, *, kind: str = "other", log_tail: str = "", where: str = "", do: str = ""

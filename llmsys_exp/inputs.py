@@ -1,15 +1,18 @@
-"""The files a job reads: model folder, data, prompts. Each is found, or its absence explained."""
+"""What a job reads: model folder, data, prompts. Each is found, or its absence explained."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.config.folders import SHIPPED, shipped_path
+from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import Config, ModelConfig, Step, Weights
-from llmsys_exp.errors import ConfigError, UserError, closest
+from llmsys_exp.data_files import data_problems, find_data, find_file, hub_snapshot, similar
+from llmsys_exp.errors import ConfigError, UserError
+from llmsys_exp.image_files import find_images
+from llmsys_exp.plan.case_mlp import is_mlp
+from llmsys_exp.weight_files import check_weights
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,19 @@ def find_inputs(config: Config, steps: list[Step]) -> Inputs:
     """
     problems: list[UserError] = []
     model_folder = _try(problems, lambda: find_model(config))
+    if model_folder is not None and config.model.weights is Weights.pretrained:
+        _try(problems, lambda: check_weights(Path(model_folder)))
     train = heldout = prompts = None
-    if Step.train in steps:
-        train = _try(problems, lambda: _find_file(config.data.train, "data.train"))
+    if Step.train in steps or Step.parallelism in steps:
+        problems += data_problems(config.data)
+        if is_mlp(config):
+            train = _try(problems, lambda: find_images(config.data.train))
+        else:
+            train = _try(problems, lambda: find_data(config.data.train, "data.train"))
         if config.data.heldout is not None and config.training.evaluate:
-            heldout = _try(problems, lambda: _find_file(config.data.heldout, "data.heldout"))
+            heldout = _try(problems, lambda: find_data(config.data.heldout, "data.heldout"))
     if Step.infer in steps:
-        prompts = _try(problems, lambda: _find_file(config.inference.prompts, "inference.prompts"))
+        prompts = _try(problems, lambda: find_file(config.inference.prompts, "inference.prompts"))
     if problems:
         raise ConfigError(problems)
     hardware = config.hardware
@@ -59,12 +68,14 @@ def find_inputs(config: Config, steps: list[Step]) -> Inputs:
 def find_model(config: Config) -> str | None:
     """Return the model's folder: `model.path`, where `model.package` is converted to, or the hub cache.
 
-    None means that only the shape is needed and transformers may look it up itself.
+    None means that only the shape is needed: of a perceptron, or of a model that transformers may look up.
 
     Raises:
         UserError: when there is none.
     """
     model = config.model
+    if is_mlp(config):
+        return None
     if model.path is not None:
         return str(_model_path(model.path))
     if model.package is not None:
@@ -87,9 +98,9 @@ def converted_folder(config: Config) -> Path:
 
 
 def _model_path(text: str) -> Path:
-    folder = Path(text).expanduser().absolute()
+    folder = shipped_path(text)
     if not folder.is_dir():
-        raise UserError("There is no such model folder", where=f"model.path={text}", do=_similar(folder))
+        raise UserError("There is no such model folder", where=f"model.path={text}", do=similar(folder))
     if not (folder / "config.json").is_file():
         raise UserError(
             "The model folder holds no config.json",
@@ -100,46 +111,8 @@ def _model_path(text: str) -> Path:
 
 
 def _hub_snapshot(model: ModelConfig) -> Path | None:
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    folder = hub / f"models--{model.id.replace('/', '--')}"
-    revision = model.revision or "main"
-    named = folder / "refs" / revision
-    commit = named.read_text(encoding="utf-8").strip() if named.is_file() else revision
-    snapshot = folder / "snapshots" / commit
-    return snapshot if (snapshot / "config.json").is_file() else None
-
-
-def _find_file(text: str | None, key: str) -> str:
-    if not text:
-        raise UserError(f"{key} has no value", do=f"Add {key}=FILE (json or jsonl)")
-    path = shipped_path(text)
-    if path.is_dir():
-        raise UserError("A folder stands where a file is expected", where=f"{key}={text}", do=_listing(path))
-    if not path.is_file():
-        raise UserError(
-            "There is no such file", where=f"{key}={text}", do=_similar(path, shipped=SHIPPED in text)
-        )
-    if not os.access(path, os.R_OK):
-        raise UserError("The file cannot be read", where=f"{key}={text}", do="Mend its permissions")
-    return str(path)
-
-
-def _similar(path: Path, *, shipped: bool = False) -> str:
-    if not path.parent.is_dir():
-        return f"The folder {path.parent} does not exist either"
-    near = closest(path.name, [child.name for child in path.parent.iterdir()])
-    start = f"{SHIPPED}{path.parent.name}/" if shipped else f"{path.parent}/"
-    return (
-        f"Did you mean {start}{near}?"
-        if near
-        else "Check the spelling; a relative path starts at the current folder"
-    )
-
-
-def _listing(path: Path) -> str:
-    files = sorted(child.name for child in path.iterdir() if child.suffix in (".json", ".jsonl"))
-    return f"Name a file in it: {', '.join(files[:8])}" if files else "Name a json or jsonl file"
+    snapshot = hub_snapshot("models", model.id, revision=model.revision)
+    return snapshot if snapshot and (snapshot / "config.json").is_file() else None
 
 
 def _try(problems: list[UserError], find: Any) -> Any:

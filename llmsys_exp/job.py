@@ -8,24 +8,42 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import AUTO, Config, Step
+from llmsys_exp.dataset_info import settle_data
 from llmsys_exp.errors import UserError
 from llmsys_exp.inputs import Inputs, find_inputs
 from llmsys_exp.launch import Launcher, TrainJob, get_launcher
+from llmsys_exp.launch.base import TRAIN_MODULE
+from llmsys_exp.launch.deepspeed import ENV_FILE
 from llmsys_exp.launch.ds_config import ds_config
-from llmsys_exp.launch.environment import free_port, interpreter, require_engine, worker_env, worker_variables
+from llmsys_exp.launch.environment import (
+    free_port,
+    interpreter,
+    is_free,
+    require_engine,
+    require_mirrors,
+    variables_for_others,
+    worker_env,
+    worker_variables,
+)
+from llmsys_exp.launch.gpus import VISIBLE
+from llmsys_exp.launch.place import choose_launcher, find_place
+from llmsys_exp.parallelism import check_parallelism
 from llmsys_exp.plan import Choice, Plan
+from llmsys_exp.retry import keeps_checkpoints
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.folder import config_hash, create_run_folder
 from llmsys_exp.runs.paths import RunPaths
 
 PROMPTS_AT_ONCE = 16
+RANK_MODULES = {Step.train: TRAIN_MODULE, Step.parallelism: "llmsys_exp.workers.parallelism"}
+"""Steps that a launcher starts, a process a rank."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +76,28 @@ class Job:
 
     def command(self, step: Step) -> list[str]:
         """Return what starts a step."""
-        if step is Step.train:
-            return self.launcher.command(self.train)
+        if step in RANK_MODULES:
+            return self.launcher.command(replace(self.train, module=RANK_MODULES[step]))
         return [self.train.python, "-m", f"llmsys_exp.workers.{step.name}", str(self.paths.folder)]
 
     def env(self, step: Step) -> dict[str, str]:
         """Return the whole environment of a step."""
-        if step is Step.train:
-            ranks, extra = self.inputs.world_size, self.launcher.env(self.train)
+        if step in RANK_MODULES:
+            ranks, extra, hides = self.train.ranks, self.launcher.env(self.train), self.launcher.hides
         else:
-            ranks, extra = 1, {}
+            ranks, hides = 1, ()
+            extra = {VISIBLE: ",".join(self.train.gpus)} if self.train.gpus else {}
         env = worker_env(self.config, python=self.train.python, device=self.inputs.device, ranks=ranks)
-        return {**env, **extra}
+        return {**{key: value for key, value in env.items() if key not in hides}, **extra}
 
 
 def settle_rest(plan: Plan) -> Plan:
     """Choose what depends on how a job is run and not on memory."""
-    config, choices = deepcopy(plan.config), list(plan.choices)
+    config, choices = with_absolute_paths(plan.config), list(plan.choices)
+    config.data = settle_data(config.data)
     if config.launcher.name == AUTO:
-        config.launcher.name = "deepspeed"
-        choices.append(Choice("launcher.name", "deepspeed", "starts any number of ranks", given=False))
+        config.launcher.name, reason = choose_launcher(config)
+        choices.append(Choice("launcher.name", config.launcher.name, reason, given=False))
     if config.inference.batch_size == AUTO:
         config.inference.batch_size = PROMPTS_AT_ONCE
         reason = "keeps the processor busy; raise it on a large GPU"
@@ -92,12 +112,20 @@ def check_steps(steps: Sequence[Step]) -> None:
         UserError: naming the step.
     """
     if not steps:
-        raise UserError("steps is empty", do="Name at least one of train, export, infer")
+        raise UserError(
+            "steps is empty", do="Name at least one of train, export, quantize, infer, parallelism"
+        )
     if Step.export in steps and Step.train not in steps:
         raise UserError(
             "The step export has nothing to merge without the step train",
             where="steps",
             do="Add train, or merge a finished run with `llmsys export RUN_FOLDER`",
+        )
+    if Step.quantize in steps and Step.export not in steps[: list(steps).index(Step.quantize)]:
+        raise UserError(
+            "The step quantize has nothing to quantise without the step export before it",
+            where="steps",
+            do="Write steps=[train,export,quantize], or `llmsys export RUN_FOLDER export.gptq.bits=4`",
         )
     if len(set(steps)) != len(steps):
         raise UserError("A step is named twice", where="steps", do="Name each step once")
@@ -110,18 +138,10 @@ def make_job(run: Run, plan: Plan) -> Job:
         UserError: for anything that would stop the job later; no folder is left then.
     """
     config = plan.config
-    _check_nodes(config)
-    python = interpreter(config)
-    for step in run.steps:
-        require_engine(step.name, python)
-    inputs = find_inputs(config, list(run.steps))
-    launcher = get_launcher(config.launcher.name)
-    ranks = config.hardware.gpus_per_node
-    train = TrainJob(Path(), python=python, device=inputs.device, ranks=ranks, port=free_port())
-    launcher.command(train)  # a launcher that refuses the job must do so before there is a folder
+    ready = _ready(run, plan)
     outputs = Path(config.paths.outputs).expanduser()
     paths = create_run_folder(outputs, config.name, config_hash(to_plain(config)))
-    job = Job(run, plan, inputs, paths, launcher, replace(train, folder=paths.folder))
+    job = _placed(ready, paths)
     try:
         _describe(job)
     except UserError:
@@ -130,25 +150,94 @@ def make_job(run: Run, plan: Plan) -> Job:
     return job
 
 
-def _check_nodes(config: Config) -> None:
-    if config.hardware.nodes > 1:
-        raise UserError(
-            f"This job spans {config.hardware.nodes} machines, and llmsys starts jobs on one",
-            where="hardware.nodes",
-            do="Set hardware.nodes=1; `llmsys plan` answers for any number",
-        )
+def take_up_job(run: Run, plan: Plan, paths: RunPaths, *, inputs: Inputs) -> Job:
+    """Check everything, then describe the job anew in the folder of a run that goes on.
+
+    Raises:
+        UserError: for anything that would stop the job later; the folder is as it was then.
+    """
+    job = _placed(_ready(run, plan, inputs), paths)
+    _describe(job)
+    return job
+
+
+def _ready(run: Run, plan: Plan, inputs: Inputs | None = None) -> Job:
+    """Return a job that has no folder yet; its files are looked for unless they are known."""
+    config = plan.config
+    python = interpreter(config)
+    for step in run.steps:
+        require_engine(step.name, python)
+    if Step.train in run.steps:
+        require_mirrors(config, python)
+    if Step.parallelism in run.steps:
+        check_parallelism(config)
+    inputs = find_inputs(config, list(run.steps)) if inputs is None else inputs
+    launcher = get_launcher(config.launcher.name)
+    train = _train_job(config, inputs, python)
+    launcher.command(train)  # a launcher that refuses the job must do so before there is a folder
+    return Job(run, plan, inputs, RunPaths(train.folder), launcher, train)
+
+
+def _placed(job: Job, paths: RunPaths) -> Job:
+    return replace(job, paths=paths, train=replace(job.train, folder=paths.folder))
+
+
+def _train_job(config: Config, inputs: Inputs, python: str) -> TrainJob:
+    ranks, device = config.hardware.gpus_per_node, inputs.device
+    place = find_place(config, device=device, env=os.environ)
+    others: dict[str, str] = {}
+    if place.nodes.is_remote:
+        others = variables_for_others(config, os.environ, python=python, device=device, ranks=ranks)
+    return TrainJob(
+        Path(),
+        python=python,
+        device=device,
+        ranks=ranks,
+        port=place.port,
+        gpus=place.gpus,
+        nodes=place.nodes,
+        variables=others,
+    )
+
+
+def with_free_port(job: Job) -> Job:
+    """Move the ranks' meeting place when somebody else took the port since the job was written."""
+    if job.config.launcher.master_port is not None or is_free(job.train.port):
+        return job
+    return replace(job, train=replace(job.train, port=free_port()))
+
+
+def with_plan(job: Job, plan: Plan, *, attempt: int) -> Job:
+    """Describe the job anew for another attempt; the files of the one before are kept beside the new ones."""
+    for path in (job.paths.job, job.paths.ds_config):
+        record.keep_attempt(path, attempt)
+    if not keeps_checkpoints(job.config, plan.config):
+        record.keep_attempt(job.paths.checkpoints, attempt)
+    job = with_free_port(replace(job, plan=plan))
+    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict())
+    _describe_training(job)
+    return job
 
 
 def _describe(job: Job) -> None:
-    config, inputs = job.config, job.inputs
-    record.write_job(job.paths, plan=job.plan, inputs=inputs.to_dict())
+    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict())
     if job.run.hydra_files:
         record.write_hydra(job.paths, files=job.run.hydra_files)
-    if Step.train not in job.run.steps:
-        return
+    if Step.train in job.run.steps:
+        _describe_training(job)
+
+
+def _describe_training(job: Job) -> None:
+    config, inputs = job.config, job.inputs
     write_json(job.paths.ds_config, ds_config(config, world_size=inputs.world_size, device=inputs.device))
+    train, launcher = job.train, job.launcher
     variables = worker_variables(
-        config, os.environ, python=job.train.python, device=inputs.device, ranks=inputs.world_size
+        config, os.environ, python=train.python, device=inputs.device, ranks=train.ranks
     )
-    variables.update(job.launcher.env(job.train))
-    record.write_launch_script(job.paths, command=job.command(Step.train), variables=variables)
+    hides = [key for key in launcher.hides if key not in launcher.env(train)]
+    variables = {key: value for key, value in variables.items() if key not in hides}
+    record.write_launch_script(
+        job.paths, command=job.command(Step.train), variables=variables | launcher.env(train), hides=hides
+    )
+    if train.nodes.is_remote:
+        record.write_env_file(job.paths.folder / ENV_FILE, variables=train.variables)

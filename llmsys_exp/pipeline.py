@@ -7,31 +7,49 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from llmsys_exp import gate
-from llmsys_exp.config.schema import Config, Step
-from llmsys_exp.errors import UserError
-from llmsys_exp.inputs import Inputs, converted_folder
-from llmsys_exp.job import Job, Run, check_steps, make_job, settle_rest
-from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
+from llmsys_exp.config.schema import Config, OnOom, Step
+from llmsys_exp.errors import JobError, UserError
+from llmsys_exp.inputs import converted_folder, find_model
+from llmsys_exp.job import (
+    Job,
+    Run,
+    check_steps,
+    make_job,
+    settle_rest,
+    take_up_job,
+    with_free_port,
+    with_plan,
+)
+from llmsys_exp.launch.failure import OOM_GPU
 from llmsys_exp.launch.process import run_worker
 from llmsys_exp.plan import Plan, resolve
-from llmsys_exp.report.console import Console, duration
+from llmsys_exp.plan.case_mlp import check_mlp_steps
+from llmsys_exp.quantize_gate import check_quantize
+from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
 from llmsys_exp.report.progress import make_progress
 from llmsys_exp.report.summary import show_summary
+from llmsys_exp.resume import put_aside, take_up, tell_way_on
+from llmsys_exp.retry import Attempt, changes, next_plan
 from llmsys_exp.runs import record
-from llmsys_exp.runs.files import write_json
+from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.folder import check_name
+from llmsys_exp.runs.lock import check_free, locked
 from llmsys_exp.runs.measured import memory_rows
 from llmsys_exp.runs.paths import RunPaths
 
 STEP_TITLES = {
     Step.train: "Training",
-    Step.export: "Merging the adapter",
+    Step.export: "Writing the model",
+    Step.quantize: "Quantising the model",
     Step.infer: "Answering prompts",
+    Step.parallelism: "Data, pipeline and tensor parallelism",
 }
 
 
@@ -43,29 +61,71 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     """
     started = time.monotonic()
     check_steps(run.steps)
+    check_mlp_steps(run.config, list(run.steps))
     check_name(run.config.name)
     plan = settle_rest(resolve(run.config))
     if Step.train in run.steps:
         _pass_gate(plan, console)
+    if Step.quantize in run.steps:
+        _foresee_quantize(plan.config, console)
     job = make_job(run, plan)
     console.line()
     console.line(f"Run folder: {job.paths.folder}")
-    times = {"prepare": _fetch_model(job, console)}
-    for step in run.steps:
-        times[step.name] = _run(job, step, job.command(step), STEP_TITLES[step], console)
+    with locked(job.paths.lock):
+        times = {"prepare": _fetch_model(job, console)}
+        return _carry_out(job, times, console, started=started)
+
+
+def resume_run(
+    folder: Path, overrides: Sequence[str], *, command: Sequence[str], console: Console, verbose: bool
+) -> dict[str, Any]:
+    """Go on with a run from its newest whole checkpoint, do what steps are left, and return the manifest.
+
+    Raises:
+        UserError: for anything the user can mend; the run folder is as it was then.
+    """
+    started = time.monotonic()
+    if not folder.is_dir():
+        raise UserError("There is no such run folder", where=f"resume={folder}", do="llmsys runs lists them")
+    paths = RunPaths(folder)
+    with locked(paths.lock):
+        check_free(paths.worker_lock)
+        found = take_up(folder, overrides)
+        if not found.steps:
+            console.line(f"This run is finished: {folder}")
+            console.line("  Give training.max_steps or training.epochs a larger value to train on.")
+            return {"folder": str(folder), **(read_json(paths.manifest) or {})}
+        run = Run(found.config, found.steps, command, overrides, verbose=verbose)
+        plan = found.keep_choices(settle_rest(resolve(found.config)))
+        if found.checkpoint is not None:
+            _pass_gate(plan, console)
+        console.line()
+        console.line(found.describe())
+        job = take_up_job(run, plan, paths, inputs=found.inputs)
+        if found.extends:
+            put_aside(paths)
+        return _carry_out(job, {}, console, started=started)
+
+
+def _carry_out(job: Job, times: dict[str, float], console: Console, *, started: float) -> dict[str, Any]:
+    for step in job.run.steps:
+        began = time.monotonic()
+        if step is Step.train:
+            job = _train(job, console)
+        else:
+            if step is Step.quantize:
+                check_quantize(job.config, source=job.paths.merged, folder=job.paths.folder, console=console)
+            _run(job, step, job.command(step), STEP_TITLES[step], console)
+        times[step.name] = time.monotonic() - began
     return _finish(job, {**times, "total": time.monotonic() - started}, console)
 
 
-def export_run(paths: RunPaths, *, config: Config, inputs: Inputs, console: Console) -> dict[str, Any]:
-    """Merge the adapter of a run that is there already, and return the step's result."""
-    python = interpreter(config)
-    require_engine(Step.export.name, python)
-    command = [python, "-m", "llmsys_exp.workers.export", str(paths.folder)]
-    env = worker_env(config, python=python, device=inputs.device, ranks=1)
-    console.title(STEP_TITLES[Step.export])
-    with make_progress(console) as progress:
-        run_worker(command, env=env, log=paths.log, on_event=progress.handle)
-    return record.read_results(paths).get(Step.export.name, {})
+def _foresee_quantize(config: Config, console: Console) -> None:
+    """Refuse before training what would not fit after it, where the base is at hand."""
+    folder = find_model(config)
+    outputs = Path(config.paths.outputs).expanduser().absolute()
+    existing = next(one for one in (outputs, *outputs.parents) if one.is_dir())
+    check_quantize(config, source=Path(folder) if folder else None, folder=existing, console=console)
 
 
 def _pass_gate(plan: Plan, console: Console) -> None:
@@ -73,6 +133,47 @@ def _pass_gate(plan: Plan, console: Console) -> None:
     show_plan(console, plan)
     for warning in gate.check(plan):
         console.line(console.style(f"warning: {warning}", "yellow"))
+
+
+def _train(job: Job, console: Console) -> Job:
+    """Train, under `launcher.on_oom` again with less memory, and return the job as it ran in the end."""
+    # a run that was taken up again may have had attempts before
+    earlier = read_json(job.paths.attempts) if job.paths.attempts.exists() else []
+    attempts: list[Attempt] = []
+    while True:
+        job = with_free_port(job)
+        try:
+            _run(job, Step.train, job.command(Step.train), STEP_TITLES[Step.train], console)
+            return job
+        except JobError as failure:
+            if failure.kind != OOM_GPU:
+                tell_way_on(failure, job.paths)
+                raise
+            number = len(earlier) + len(attempts) + 1
+            attempts.append(Attempt(number, job.plan, failure))
+            write_json(job.paths.attempts, [*earlier, *(attempt.to_dict() for attempt in attempts)])
+            plan = _plan_after(job, attempts, console)
+            job = with_plan(job, plan, attempt=number)
+
+
+def _plan_after(job: Job, attempts: Sequence[Attempt], console: Console) -> Plan:
+    """Return the plan of the next attempt; raises the last failure where there is to be none."""
+    failure, launcher = attempts[-1].failure, job.config.launcher
+    if launcher.on_oom is OnOom.fail:
+        raise failure
+    if len(attempts) > launcher.oom_retries:
+        console.line(f"  no further attempt: launcher.oom_retries={launcher.oom_retries}")
+        raise failure
+    try:
+        plan = next_plan(job.run.config, job.plan, failure)
+    except UserError as error:
+        console.line(f"  no further attempt: {error}")
+        raise failure from error
+    console.line(console.style(f"  {failure.what}", "yellow"))
+    said = ", ".join(changes(job.config, plan.config))
+    need = f"{gib(plan.forecast.required_bytes)} GiB"
+    console.line(f"  Attempt {attempts[-1].number + 1} with {said}; the plan says that it needs {need}")
+    return plan
 
 
 def _fetch_model(job: Job, console: Console) -> float:
@@ -116,6 +217,7 @@ def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, An
         results=results,
         memory=memory_rows(job.plan.forecast, results.get(Step.train.name, {})),
         timing_s=times,
+        attempts=read_json(job.paths.attempts) if job.paths.attempts.exists() else (),
     )
     title = f"{job.config.name} ({job.paths.folder.name})"
     notes = draw_plots(job.paths, title=title, results=results, memory=done.memory)

@@ -15,7 +15,8 @@ from llmsys_exp.runs.listing import RunRow, list_runs
 
 _HELP = """llmsys runs - list run folders with state, loss, score and peak memory
 
-Usage:  llmsys runs [FOLDER] [--json]        FOLDER: where run folders are, outputs by default
+Usage:  llmsys runs [FOLDER] [--json]        FOLDER: where run folders are, outputs by default;
+                                             paths.outputs=FOLDER, as the other verbs say it, will do
 """
 
 
@@ -28,10 +29,10 @@ def run(arguments: Sequence[str]) -> int:
     flags = [text for text in rest if text.startswith("-")]
     if flags or len(rest) > 1:
         raise unknown_argument([*flags, *rest[1:]][0], ["--json", "--help"], where="llmsys runs")
-    outputs = Path(rest[0] if rest else "outputs")
+    outputs = Path(rest[0].removeprefix("paths.outputs=") if rest else "outputs")
     if rest and not outputs.is_dir():
         raise UserError(
-            "There is no such folder", where=rest[0], do="Name the folder that paths.outputs names"
+            "There is no such folder", where=str(outputs), do="Name the folder that paths.outputs names"
         )
     rows = list_runs(outputs)
     if options.json:

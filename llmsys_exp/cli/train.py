@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.config.schema import Step
-from llmsys_exp.errors import EXIT_OK, DoesNotFit
+from llmsys_exp.errors import EXIT_OK, DoesNotFit, JobError
 from llmsys_exp.report.console import Console
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one point or many."""
+    """Run one point or many, or go on with a run."""
+    if any(text.startswith("resume=") for text in arguments):
+        return _resume(arguments)
     return run_verb(
         "train", arguments, lambda request: run_point(request, list(request.config.steps)), end_point
     )
@@ -27,6 +29,8 @@ def run_point(request: Request, steps: list[Step]) -> int:
     console = Console.on(sys.stderr if request.options.json else sys.stdout)
     if request.in_sweep:
         console.title(f"Point: {' '.join(request.overrides) or 'defaults'}")
+    if request.config.data.preview and Step.train in steps:
+        return _preview(request, console)
     asked = Run(
         config=request.config,
         steps=steps,
@@ -35,9 +39,43 @@ def run_point(request: Request, steps: list[Step]) -> int:
         hydra_files=request.hydra_files,
         verbose=request.options.verbose,
     )
-    manifest = run_steps(asked, console)
+    try:
+        manifest = run_steps(asked, console)
+    except JobError as failure:
+        if failure.kind == "stopped" and request.in_sweep:
+            # who stops a point stops the sweep
+            sys.stderr.write(f"{failure}\n")
+            raise KeyboardInterrupt from failure
+        raise
     if request.options.json:
         sys.stdout.write(json.dumps(manifest, indent=None if request.in_sweep else 2, default=str) + "\n")
+    return EXIT_OK
+
+
+def _preview(request: Request, console: Console) -> int:
+    """Show the data and start nothing."""
+    from llmsys_exp.preview import preview
+
+    shown = preview(request.config, console)
+    if request.options.json:
+        sys.stdout.write(json.dumps(shown, indent=None if request.in_sweep else 2) + "\n")
+    return EXIT_OK
+
+
+def _resume(arguments: Sequence[str]) -> int:
+    """Go on with the run in a folder: `resume=FOLDER`, and overrides that leave its training as it is."""
+    from llmsys_exp.cli.options import split_options
+    from llmsys_exp.pipeline import resume_run
+    from llmsys_exp.resume import split_resume
+
+    options, rest = split_options(arguments)
+    folder, overrides = split_resume(rest)
+    console = Console.on(sys.stderr if options.json else sys.stdout)
+    manifest = resume_run(
+        folder, overrides, command=("llmsys", "train", *rest), console=console, verbose=options.verbose
+    )
+    if options.json:
+        sys.stdout.write(json.dumps(manifest, indent=2, default=str) + "\n")
     return EXIT_OK
 
 

@@ -1,9 +1,11 @@
-"""Where the shipped YAML lies: beside the packages in a checkout, inside them in an installed wheel."""
+"""Where the shipped YAML lies, in a checkout or inside an installed wheel, and settings that name folders."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
+from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
 
 SHIPPED = "shipped:"
@@ -33,3 +35,20 @@ def shipped_path(text: str) -> Path:
     if text.startswith(SHIPPED):
         return experiments_dir() / text.removeprefix(SHIPPED)
     return Path(text).expanduser().absolute()
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """Return a copy in which folders that workers open by their setting do not depend on where we are.
+
+    A run is taken up again, and its launch.sh started, from anywhere. A tokenizer that is no folder here is a
+    hub id.
+    """
+    settled = deepcopy(config)
+    lora, offload, model = settled.method.lora, settled.offload, settled.model
+    if lora.adapter is not None:
+        lora.adapter = str(Path(lora.adapter).expanduser().absolute())
+    if offload.nvme_path is not None:
+        offload.nvme_path = str(Path(offload.nvme_path).expanduser().absolute())
+    if model.tokenizer is not None and Path(model.tokenizer).expanduser().is_dir():
+        model.tokenizer = str(Path(model.tokenizer).expanduser().absolute())
+    return settled

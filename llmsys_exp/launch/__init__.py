@@ -11,6 +11,7 @@ __all__ = ["LAUNCHERS", "Launcher", "TrainJob", "get_launcher"]
 
 LAUNCHERS = {
     "deepspeed": "llmsys_exp.launch.deepspeed:DeepSpeedLauncher",
+    "torchrun": "llmsys_exp.launch.torchrun:TorchrunLauncher",
     "local": "llmsys_exp.launch.local:LocalLauncher",
 }
 

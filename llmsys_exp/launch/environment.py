@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -10,14 +11,23 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from llmsys_exp.config.schema import Config
+from llmsys_exp.config.schema import Config, Device
 from llmsys_exp.errors import UserError
+from llmsys_exp.launch.gpus import VISIBLE
 
 ENGINE_PACKAGES = {
     "train": ("torch", "transformers", "deepspeed", "peft", "safetensors"),
     "export": ("torch", "transformers", "peft", "safetensors"),
+    "quantize": ("torch", "transformers", "peft", "safetensors", "gptqmodel"),
     "infer": ("torch", "transformers", "safetensors"),
+    "parallelism": ("torch", "transformers", "deepspeed"),
 }
+
+MOST_GPU_THREADS = 8
+_STEERING = ("NCCL_", "TORCH_", "HF_", "DS_", "LD_LIBRARY_PATH", "CUDA_HOME", "GLOO_")
+_SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+_PORTS = (20_000, 32_768)
+_PORT_TRIES = 100
 
 _PROBE = """
 import sys
@@ -68,11 +78,29 @@ def require_engine(step: str, python: str) -> None:
     if not missing:
         return
     pip = "pip" if python == sys.executable else f"{python} -m pip"
+    extra = "gptq" if missing == ["gptqmodel"] else "train,gptq" if "gptqmodel" in missing else "train"
     raise UserError(
         f"The step {step!r} needs {', '.join(missing)}, which this environment lacks",
         where=python,
-        do=f"Install the extra:  {pip} install 'llmsys-exp[train]'",
+        do=f"Install the extra:  {pip} install 'llmsys-exp[{extra}]'",
     )
+
+
+def require_mirrors(config: Config, python: str) -> None:
+    """Check that the packages of `tracking.mirrors` are there.
+
+    Raises:
+        UserError: naming those that are missing and the extra that brings them.
+    """
+    names = [mirror.value for mirror in config.tracking.mirrors]
+    missing = missing_packages(names, python) if names else []
+    if missing:
+        pip = "pip" if python == sys.executable else f"{python} -m pip"
+        raise UserError(
+            f"tracking.mirrors needs {', '.join(missing)}, which this environment lacks",
+            where=python,
+            do=f"Install the extra:  {pip} install 'llmsys-exp[track]', or leave it out",
+        )
 
 
 def missing_packages(names: Sequence[str], python: str) -> list[str]:
@@ -102,22 +130,82 @@ def worker_variables(
     # ninja and compilers of that environment must be found although nobody activated it.
     ours["PATH"] = os.pathsep.join([str(Path(python).parent), env.get("PATH", os.defpath)])
     if device == "cpu":
-        # Without this every rank takes all cores and they fight.
-        ours["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+        ours["OMP_NUM_THREADS"] = str(_threads(ranks, most=None))
         ours["DS_ACCELERATOR"] = "cpu"
-        ours["CUDA_VISIBLE_DEVICES"] = ""
-    elif config.training.expandable_segments is True:
-        ours["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        ours[VISIBLE] = ""
+    else:
+        ours |= _gpu_variables(config, env, ranks)
     if python != sys.executable:
         ours["PYTHONPATH"] = _with_our_packages(config, env)
     return {**ours, **config.launcher.env}
 
 
+def variables_for_others(
+    config: Config, env: Mapping[str, str], *, python: str, device: str, ranks: int
+) -> dict[str, str]:
+    """Return what other machines get: what we add, and what libraries are steered with, but no secret."""
+    steering = {
+        key: value
+        for key, value in env.items()
+        if key.startswith(_STEERING) and not any(word in key for word in _SECRET)
+    }
+    # the machines are alike, but a remote shell may not read the files that set the search path
+    path = {"PATH": env.get("PATH", os.defpath)}
+    return steering | worker_variables(config, path, python=python, device=device, ranks=ranks)
+
+
 def free_port() -> int:
-    """Return a TCP port that is free now on this machine."""
+    """Return a TCP port that is free now on this machine, and that no outgoing connection will be given."""
+    picker = random.SystemRandom()  # the user's seed must not make two jobs agree
+    low, high = _PORTS
+    first_given_out = _first_ephemeral_port()
+    if low < first_given_out < high:
+        high = first_given_out
+    for _ in range(_PORT_TRIES):
+        port = picker.randrange(low, high)
+        if is_free(port):
+            return port
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("", 0))
         return listener.getsockname()[1]
+
+
+def is_free(port: int) -> bool:
+    """Whether a TCP port can be listened on now."""
+    with socket.socket() as listener:
+        # a port whose last connections are still closing is free for a listener
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        return int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        return _PORTS[1]
+
+
+def _gpu_variables(config: Config, env: Mapping[str, str], ranks: int) -> dict[str, str]:
+    # launcher.gpus counts as nvidia-smi does; CUDA by itself would put the fastest first
+    ours = {} if "CUDA_DEVICE_ORDER" in env else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if "OMP_NUM_THREADS" not in env:
+        # the offloaded Adam runs on all cores; else the host only prepares batches and starts kernels
+        offloads = config.offload.optimizer not in (Device.none, Device.auto)
+        ours["OMP_NUM_THREADS"] = str(_threads(ranks, most=None if offloads else MOST_GPU_THREADS))
+    if config.training.expandable_segments is True:
+        ours["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return ours
+
+
+def _threads(ranks: int, *, most: int | None) -> int:
+    """Cores of one rank: without a limit every rank takes all of them and they fight."""
+    share = max(1, len(os.sched_getaffinity(0)) // ranks)
+    return share if most is None else min(share, most)
 
 
 def _with_our_packages(config: Config, env: Mapping[str, str]) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-OOM_GPU, OOM_HOST, CONFIG, DATA, KILLED, NCCL, TIMEOUT, OTHER = (
+OOM_GPU, OOM_HOST, CONFIG, DATA, DISK, KILLED, NCCL, TIMEOUT, BUG, OTHER = (
     "oom_gpu",
     "oom_host",
     "config",
     "data",
+    "disk",
     "killed",
     "nccl",
     "timeout",
+    "bug",
     "other",
 )
 TAIL_LINES = 12
@@ -29,19 +33,29 @@ class Failure:
     do: str
 
 
+_DO = {
+    OOM_GPU: "Try a smaller training.micro_batch, training.gradient_checkpointing=true, a higher zero stage, "
+    "or launcher.on_oom=smaller_batch or replan, which tries by itself",
+    OOM_HOST: "Use fewer ranks, a smaller training.micro_batch, or no offload",
+}
+_KILL_COUNTERS = (
+    "/sys/fs/cgroup/memory.events",
+    "/sys/fs/cgroup/memory/memory.oom_control",
+    "/proc/vmstat",
+)
+
 _PATTERNS: tuple[tuple[str, str, str, str], ...] = (
     (
         OOM_GPU,
         r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
         "The GPU ran out of memory",
-        "Try a smaller training.micro_batch, training.gradient_checkpointing=true, or a higher zero stage; "
-        "`llmsys plan` shows what each saves",
+        _DO[OOM_GPU],
     ),
     (
         OOM_HOST,
         r"\bMemoryError\b|Cannot allocate memory|DefaultCPUAllocator: (can't|not enough)|std::bad_alloc",
         "The machine ran out of main memory",
-        "Use fewer ranks, a smaller training.micro_batch, or no offload",
+        _DO[OOM_HOST],
     ),
     (
         NCCL,
@@ -51,15 +65,20 @@ _PATTERNS: tuple[tuple[str, str, str, str], ...] = (
         "Start again; when it repeats, set launcher.env.NCCL_DEBUG=INFO and read the log",
     ),
     (
-        OTHER,
-        r"No space left on device",
+        DISK,
+        r"No space left on device|Disk quota exceeded",
         "The disk is full",
         "Free some space, or move outputs: paths.outputs=FOLDER",
     ),
 )
 
 
-def classify(returncode: int, lines: Sequence[str], *, timed_out: bool = False) -> Failure:
+_LAUNCHERS_REPORT = re.compile(r"[EW]\d{4} .*torch/distributed/elastic/.*(failed \(exitcode|closing signal)")
+
+
+def classify(
+    returncode: int, lines: Sequence[str], *, timed_out: bool = False, killed_by_kernel: bool = False
+) -> Failure:
     """Name the failure of a worker that ended with `returncode` after printing `lines`."""
     if timed_out:
         return Failure(TIMEOUT, "The worker took longer than launcher.timeout_s", "Raise launcher.timeout_s")
@@ -68,10 +87,12 @@ def classify(returncode: int, lines: Sequence[str], *, timed_out: bool = False) 
         if re.search(pattern, text):
             return Failure(kind, what, do)
     if _killed(returncode, text):
+        if killed_by_kernel:
+            return Failure(OOM_HOST, "The kernel ended a worker because main memory ran out", _DO[OOM_HOST])
         return Failure(
-            OOM_HOST if "oom" in text.lower() else KILLED,
+            KILLED,
             "The worker was killed from outside (signal 9)",
-            "Usually the machine ran out of main memory: use fewer ranks or a smaller training.micro_batch",
+            "Often the machine ran out of main memory: use fewer ranks or a smaller training.micro_batch",
         )
     if returncode < 0:
         name = signal.Signals(-returncode).name
@@ -79,11 +100,37 @@ def classify(returncode: int, lines: Sequence[str], *, timed_out: bool = False) 
     return Failure(OTHER, f"The worker ended with exit code {returncode}", "Read the end of the log")
 
 
+def failure_of_event(error: Mapping[str, Any], *, otherwise: Failure) -> Failure:
+    """Prefer what the worker says of its own failure; a mere bug may have a known cause in the log."""
+    kind, text = str(error.get("kind", OTHER)), str(error.get("text", otherwise.what))
+    if kind == BUG and otherwise.kind != OTHER:
+        return otherwise
+    return Failure(kind, text, _DO.get(kind, otherwise.do if kind == BUG else ""))
+
+
+def kernel_kills() -> int:
+    """Count the processes that the kernel has ended for want of memory, here or in our control group."""
+    return max((_count(Path(file)) for file in _KILL_COUNTERS), default=0)
+
+
+def _count(file: Path) -> int:
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    counts = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
+    return int(counts[0]) if counts else 0
+
+
 def log_tail(lines: Sequence[str], count: int = TAIL_LINES) -> str:
-    """Return the last lines that say something."""
-    return "\n".join([line for line in lines if line.strip()][-count:])
+    """Return the last lines that say something, without what torchrun says of a rank that spoke itself."""
+    told = [line for line in lines if line.strip()]
+    of_launcher = next((at for at, line in enumerate(told) if _LAUNCHERS_REPORT.match(line)), len(told))
+    return "\n".join((told[:of_launcher] or told)[-count:])
 
 
 def _killed(returncode: int, text: str) -> bool:
     by_signal = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    return by_signal or re.search(r"exits with return code = -9\b", text) is not None
+    # the runner's words and torchrun's
+    said = r"exits with return code = -9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL\)"
+    return by_signal or re.search(said, text) is not None

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmsys_exp.errors import EXIT_USER, JobError, UserError
-from llmsys_exp.launch.failure import classify, log_tail
+from llmsys_exp.launch.failure import BUG, classify, failure_of_event, kernel_kills, log_tail
+from llmsys_exp.launch.stopping import SAVING_GRACE_S, Family, GentleStop
 
 MARKER = "@llmsys "
 GRACE_S = 5.0
+_EVENT_KEYS = ("event", "kind", "text", "code")
+STOPPED = "stopped"
 KEPT_LINES = 400
 
 Event = dict[str, Any]
@@ -32,6 +35,15 @@ class _Record:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     error: Event | None = None
     timed_out: bool = False
+    kernel_kills: int = field(default_factory=kernel_kills)
+
+    def __post_init__(self) -> None:
+        self.family = Family()
+        self.gentle = GentleStop(lambda text: self.on_event({"event": "note", "text": text}))
+
+    def kernel_kills_more(self) -> bool:
+        """Whether the kernel ended a process for want of memory since the start."""
+        return kernel_kills() > self.kernel_kills
 
 
 def run_worker(
@@ -53,8 +65,9 @@ def run_worker(
     try:
         with (
             log.open("a", encoding="utf-8") as stream,
-            _started(command, env) as process,
+            _started(command, env, record) as process,
             _deadline(process, timeout_s, record),
+            record.gentle,
         ):
             _follow(process, stream, record)
             returncode = process.wait()
@@ -78,13 +91,14 @@ def parse_event(line: str) -> Event | None:
     return event if isinstance(event, dict) and "event" in event else None
 
 
-def stop_group(process: subprocess.Popen[str], grace_s: float = GRACE_S) -> None:
+def stop_group(process: subprocess.Popen[str], family: Family, grace_s: float = GRACE_S) -> None:
     """End a process and everything it started: SIGTERM, then SIGKILL."""
     _signal_group(process, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_s)
     # The leader may be gone while a rank still runs.
     _signal_group(process, signal.SIGKILL)
+    family.kill()
     process.wait()
 
 
@@ -107,12 +121,14 @@ class _HeldSignals:
 
 
 @contextmanager
-def _started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    command: Sequence[str], env: Mapping[str, str], record: _Record
+) -> Iterator[subprocess.Popen[str]]:
     held = _HeldSignals()  # an interrupt within Popen would leave a child that nobody knows
     try:
         process = subprocess.Popen(
             list(command),
-            env=dict(env),
+            env={**env, **record.family.env()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -124,23 +140,27 @@ def _started(command: Sequence[str], env: Mapping[str, str]) -> Iterator[subproc
         held.release()
         raise
     ended = threading.Event()
-    threading.Thread(target=_sweep_orphans, args=(process, ended), daemon=True).start()
+    threading.Thread(target=_sweep_orphans, args=(process, ended, record), daemon=True).start()
     try:
         held.release()
         yield process
     finally:
         ended.set()
         with _no_interrupt():
-            stop_group(process)
+            stop_group(process, record.family)
             if process.stdout is not None:
                 process.stdout.close()
 
 
-def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event) -> None:
-    """End ranks that outlive the leader: they hold its pipe open, and the reader would wait for ever."""
+def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event, record: _Record) -> None:
+    """End ranks that outlive the leader: they hold its pipe open, and the reader would wait for ever.
+
+    A leader that a signal to the whole job has ended may leave ranks that are about to save.
+    """
     process.wait()
-    if not ended.wait(GRACE_S):
+    if not ended.wait(GRACE_S if not record.gentle.ask() else SAVING_GRACE_S):
         _signal_group(process, signal.SIGKILL)
+        record.family.kill()
 
 
 @contextmanager
@@ -151,7 +171,7 @@ def _deadline(process: subprocess.Popen[str], timeout_s: float | None, record: _
 
     def expire() -> None:
         record.timed_out = True
-        stop_group(process)
+        stop_group(process, record.family)
 
     timer = threading.Timer(timeout_s, expire)
     timer.start()
@@ -186,22 +206,33 @@ def _follow(process: subprocess.Popen[str], log: TextIO, record: _Record) -> Non
             continue
         log.flush()
         if event["event"] == "error":
-            record.error = event
+            # the first to fail says why; the others are stopped on its account
+            record.error = record.error or event
+        elif event["event"] == "stoppable":
+            record.gentle.learn(event)
         else:
             record.on_event(event)
 
 
 def _failed(returncode: int, record: _Record, log: Path) -> UserError:
-    lines = list(record.lines)
-    if record.error is not None and (
-        returncode == EXIT_USER or record.error.get("kind") in ("config", "data")
-    ):
-        return UserError(str(record.error.get("text", "")))
-    failure = classify(returncode, lines, timed_out=record.timed_out)
-    kind, what = failure.kind, failure.what
-    if record.error is not None and kind == "other":
-        kind, what = str(record.error.get("kind", kind)), str(record.error.get("text", what))
-    return JobError(what, kind=kind, log_tail=log_tail(lines), where=str(log), do=failure.do)
+    lines, error = list(record.lines), record.error or {}
+    # torchrun ends with 1 whatever a rank ended with
+    code = int(error.get("code", returncode))
+    if error and not record.timed_out and (code == EXIT_USER or error.get("kind") in ("config", "data")):
+        return UserError(str(error.get("text", "")))
+    failure = classify(
+        returncode, lines, timed_out=record.timed_out, killed_by_kernel=record.kernel_kills_more()
+    )
+    if error and not record.timed_out:
+        failure = failure_of_event(error, otherwise=failure)
+    # who asked a run to stop knows why it ended, and needs no log
+    tail, where = ("", "") if failure.kind == STOPPED else (log_tail(lines), str(log))
+    failed = JobError(failure.what, kind=failure.kind, log_tail=tail, where=where, do=failure.do)
+    failed.details = {key: value for key, value in error.items() if key not in _EVENT_KEYS}
+    # a bug of the worker is a failed job to whoever started it
+    if "code" in error and failure.kind != BUG:
+        failed.exit_code = code
+    return failed
 
 
 def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:

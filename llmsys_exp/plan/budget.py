@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import planner
 from llmsys_exp.config.schema import Config
@@ -27,6 +28,17 @@ def budget_bytes(config: Config, case: planner.TrainingCase) -> int | None:
     total_gib = gpu.usable_gib + gpu.context_gib if hardware.memory_gib is None else hardware.memory_gib
     taken_gib = hardware.in_use_gib + config.gate.margin_gib
     return max(0, int((total_gib - taken_gib) * GIB_F) - device_extra_bytes(case))
+
+
+def allocator_limit_bytes(config: Config, case: planner.TrainingCase) -> int | None:
+    """Bytes at which the worker's allocator stops with `hardware.enforce_memory`; None: no limit.
+
+    The budget without the gate's margin: what a process could reserve on the card that was planned for.
+    """
+    if not config.hardware.enforce_memory or config.hardware.gpu == CPU:
+        return None
+    open_gate = replace(config, gate=replace(config.gate, margin_gib=0.0))
+    return budget_bytes(open_gate, case)
 
 
 def host_memory_gib() -> float | None:

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, cast
 
 import planner
-from llmsys_exp.config.schema import AUTO, Checkpointing, Config, Device, Dtype, MethodKind, Optimizer
+from llmsys_exp.config.folders import shipped_path
+from llmsys_exp.config.schema import AUTO, Checkpointing, Config, Device, Dtype, Optimizer
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
+from llmsys_exp.plan.case_mlp import is_mlp, mlp_shape
+from llmsys_exp.plan.method_case import check_stored_weights, method_case
 from planner.network.adapters import adapted_names
 
 CPU = "cpu"
+NOT_APART = ("opt", "falcon", "bloom", "mpt", "mamba")
+"""Families in which packed examples see one another, in transformers 5.17 and 5.23 (`workers.data.apart`)."""
 SETTING_OF = {
     "world_size": "hardware.gpus_per_node x hardware.nodes",
     "zero_stage": "zero.stage",
     "offload_optimizer": "offload.optimizer",
     "offload_param": "offload.param",
+    "layers": "model.layers",
     "micro_batch": "training.micro_batch",
     "grad_accum": "training.grad_accum",
     "seq_len": "data.max_length",
     "lora.target_modules": "method.lora.targets",
+    "lora.use_dora": "method.lora.use_dora",
+    "lora.train_base": "method.lora.train_base",
+    "lora.modules_to_save": "method.lora.modules_to_save",
+    "lora.adapter_dtype": "method.lora.adapter_dtype",
+    "lora.dropout": "method.lora.dropout",
+    "lora.r": "method.lora.r",
     "freeze.last_layers": "method.freeze.last_layers",
+    "quantization.kind": "method.quantization.kind",
+    "quantization.bits": "method.quantization.bits",
+    "quantization.quant_type": "method.quantization.quant_type",
+    "quantization.group_size": "quantization_config.group_size of the model folder",
+    "gradient_checkpointing": "training.gradient_checkpointing",
+    "checkpointing": "training.checkpointing",
+    "checkpointing.kind": "training.checkpointing",
+    "checkpointing.cpu": "training.checkpointing_cpu",
+    "grad_accum_dtype": "training.grad_accum_dtype",
+    "deepspeed.data_types.grad_accum_dtype": "training.grad_accum_dtype",
+    "liger_kernels": "training.liger_kernels",
 }
 """Key of the case format -> the setting it comes from, for messages."""
 
@@ -45,7 +68,7 @@ def hf_config(config: Config) -> dict[str, Any]:
             why="The planner reads a shape from its table or from a config.json",
             do="Set model.entry to a row of the table or model.path to a folder with config.json",
         )
-    file = Path(model.path).expanduser() / "config.json"
+    file = shipped_path(model.path) / "config.json"
     try:
         read = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -70,39 +93,23 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
     Raises:
         ConfigError: with everything that the planner refuses.
     """
-    method, zero, offload, training = config.method, config.zero, config.offload, config.training
+    zero, offload, training = config.zero, config.offload, config.training
     case: dict[str, Any] = {
-        "hf_config": hf_config(config),
-        "method": method.kind.value,
+        **(mlp_shape(config) if is_mlp(config) else _decoder(config, dtype)),
         "gpu": config.hardware.gpu,
         "world_size": world_size(config),
         "zero_stage": 0 if zero.stage == AUTO else zero.stage,
         "offload_optimizer": _fixed(offload.optimizer),
         "offload_param": _fixed(offload.param),
         "micro_batch": 1 if training.micro_batch == AUTO else training.micro_batch,
-        "seq_len": config.data.max_length,
         "grad_accum": 1 if training.grad_accum == AUTO else training.grad_accum,
-        "attention": training.attention,
         "dtype": dtype,
         "optimizer": _optimizer(training.optimizer),
-        "liger": training.liger,
-        **_checkpointing(config),
-        "loss": training.loss.value,
-        "padded": not config.data.packing,
-        "packed": config.data.packing,
         "expandable_segments": training.expandable_segments is True,
         "deepspeed": {"zero_optimization": _zero_section(config), **_grad_accum_dtype(config)},
     }
     if zero.stage == AUTO:  # not to be refused for a stage that is still to be chosen
         case |= {"zero_stage": _least_stage(case)}
-    if training.liger_kernels:
-        case["liger_kernels"] = list(training.liger_kernels)
-    if method.kind in (MethodKind.lora, MethodKind.qlora):
-        case["lora"] = _lora_section(config, dtype)
-    if method.kind is MethodKind.qlora:
-        case["quantization"] = dict(vars(method.quantization))
-    if method.kind is MethodKind.freeze:
-        case["freeze"] = {"last_layers": method.freeze.last_layers}
     try:
         parsed = planner.parse_training_case(case)
         if parsed.lora is not None:
@@ -110,6 +117,43 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
     except planner.CaseError as error:
         raise ConfigError([UserError(_in_settings(problem)) for problem in error.problems]) from error
     return parsed
+
+
+def _decoder(config: Config, dtype: str) -> dict[str, Any]:
+    """The part of the case that says which language model is trained, and how it is run."""
+    training, shape = config.training, hf_config(config)
+    check_stored_weights(config, shape)
+    _check_packing(config, shape)
+    case: dict[str, Any] = {
+        "hf_config": shape,
+        **method_case(config.method, shape, dtype=dtype),
+        "seq_len": config.data.max_length,
+        "attention": training.attention,
+        "liger": training.liger,
+        **_checkpointing(config),
+        "loss": training.loss.value,
+        "padded": False,  # no attention mask: padding stands on the right, where nobody looks
+        "packed": config.data.packing,
+    }
+    if training.liger_kernels:
+        case["liger_kernels"] = list(training.liger_kernels)
+    return case
+
+
+def _check_packing(config: Config, shape: Mapping[str, Any]) -> None:
+    """Refuse to pack for families whose code is known to look past the border; the worker asks any other."""
+    family = shape.get("model_type")
+    if config.data.packing and family in NOT_APART:
+        raise ConfigError(
+            [
+                UserError(
+                    f"Models of type {family} do not keep packed examples apart",
+                    where="data.packing=true",
+                    why="Their masks in transformers do not look at positions",
+                    do="Set data.packing=false; data.group_by_length=true also saves padding",
+                )
+            ]
+        )
 
 
 def _in_settings(problem: str) -> str:
@@ -151,20 +195,6 @@ def _checkpointing(config: Config) -> dict[str, Any]:
 
 def _grad_accum_dtype(config: Config) -> dict[str, Any]:
     kept = config.training.grad_accum_dtype
-    return {} if kept is Dtype.auto else {"data_types": {"grad_accum_dtype": kept.value}}
-
-
-def _lora_section(config: Config, dtype: str) -> dict[str, Any]:
-    lora = config.method.lora
-    adapter = dtype if lora.adapter_dtype is Dtype.auto else lora.adapter_dtype.value
-    return {
-        "r": lora.r,
-        "alpha": lora.alpha,
-        "dropout": lora.dropout,
-        "target_modules": lora.targets,
-        "adapter_dtype": adapter,
-        "use_dora": lora.use_dora,
-        "use_rslora": lora.use_rslora,
-        "modules_to_save": list(lora.modules_to_save),
-        "train_base": lora.train_base,
-    }
+    if kept in (Dtype.auto, config.training.dtype):
+        return {}
+    return {"data_types": {"grad_accum_dtype": kept.value}}

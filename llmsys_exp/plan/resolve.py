@@ -15,6 +15,7 @@ from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, Optimizer
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import CPU, planner_case, world_size
+from llmsys_exp.plan.case_mlp import is_mlp
 from llmsys_exp.plan.checks import check_settings
 from planner.choose import Chosen, choose, option_of
 from planner.network.build import build_network
@@ -45,7 +46,7 @@ class Plan:
     forecast: planner.Forecast
     verdict: planner.Verdict
     step_s: float | None = None
-    """Estimate; None on the CPU, whose speed is not forecast."""
+    """Estimate; None on the CPU and for a perceptron, whose speed is not forecast."""
     tokens_per_s: float | None = None
 
 
@@ -124,7 +125,7 @@ def forecast_settled(settled: Settled) -> Plan:
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
     limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
-    if config.hardware.gpu == CPU:
+    if config.hardware.gpu == CPU or is_mlp(config):
         return Plan(config, settled.choices, forecast, verdict)
     speed = option_of(case)
     return Plan(config, settled.choices, forecast, verdict, speed.step_s, speed.tokens_per_s)
@@ -163,6 +164,8 @@ def _dtype(config: Config, choices: list[Choice]) -> str:
     choices.append(Choice("training.dtype", training.dtype.value, reason, given))
     if config.method.lora.adapter_dtype is Dtype.auto:
         config.method.lora.adapter_dtype = training.dtype
+    if training.grad_accum_dtype is Dtype.auto:
+        training.grad_accum_dtype = training.dtype
     return training.dtype.value
 
 
@@ -210,7 +213,7 @@ def _open_settings(config: Config) -> dict[str, tuple[Any, ...]]:
     if config.offload.param is Device.auto:
         free["offload_param"] = ("none",) if on_cpu else ("none", "cpu")
     if config.training.gradient_checkpointing == AUTO:
-        free["gradient_checkpointing"] = (False, True)
+        free["gradient_checkpointing"] = (False,) if is_mlp(config) else (False, True)
     return free
 
 

@@ -60,6 +60,11 @@ class Console:
             self.line(self.style(text, "dim") if header and index == 0 else text)
 
 
+def mib(size_bytes: float) -> str:
+    """Write a size in MiB with two decimals."""
+    return f"{size_bytes * 1024 / GIB:.2f}"
+
+
 def gib(size_bytes: float) -> str:
     """Write bytes as GiB with two decimals."""
     return f"{size_bytes / GIB:.2f}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
-from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
+from llmsys_exp.report.console import GIB, VERDICT_STYLES, Console, gib, mib
 from llmsys_exp.report.plan_rows import highest_phases
 from planner.uncertainty import Residuals
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from llmsys_exp.plan import Plan
 
 SHOWN_SHARE = 0.005
+SMALL_BYTES = GIB // 4
+"""A job whose peak is below this is told in MiB."""
 NO_LIMIT = "not compared with a limit"
 
 
@@ -62,24 +64,24 @@ def verdict_lines(plan: Plan) -> list[str]:
 def show_memory(console: Console, plan: Plan) -> None:
     """Write the parts at the peak, the peak of each phase and the host's share."""
     forecast = plan.forecast
-    console.title(f"Memory on {place(plan.config).lower()}, GiB ({forecast.tier} forecast)")
     total = forecast.peak_allocated_bytes
+    unit, write = ("MiB", mib) if total < SMALL_BYTES else ("GiB", gib)
+    console.title(f"Memory on {place(plan.config).lower()}, {unit} ({forecast.tier} forecast)")
     parts = sorted(forecast.components.items(), key=lambda item: -item[1])
     shown = [(name, size) for name, size in parts if size >= SHOWN_SHARE * total]
     rest = total - sum(size for _, size in shown)
     shown += [("smaller parts", rest)] if rest else []
-    rows = [[name, gib(size), _share(size, total)] for name, size in shown]
+    rows = [[name, write(size), _share(size, total)] for name, size in shown]
     rows += [
-        ["peak, allocated", gib(forecast.peak_allocated_bytes), "live tensors at the worst moment"],
-        ["needed", gib(forecast.required_bytes), "smallest limit that does not fail"],
-        ["device in use", gib(forecast.device_used_bytes), "with context and libraries"],
+        ["peak, allocated", write(forecast.peak_allocated_bytes), "live tensors at the worst moment"],
+        ["needed", write(forecast.required_bytes), "smallest limit that does not fail"],
+        ["device in use", write(forecast.device_used_bytes), "with context and libraries"],
     ]
     console.table(rows, right=(1,))
     if forecast.phases:
-        console.title("Peak of each phase, GiB")
-        console.table(
-            [[name, gib(size)] for name, size in highest_phases(forecast.phases).items()], right=(1,)
-        )
+        console.title(f"Peak of each phase, {unit}")
+        phases = highest_phases(forecast.phases)
+        console.table([[name, write(size)] for name, size in phases.items()], right=(1,))
     host = {name: size for name, size in forecast.host.items() if size}
     if host:
         console.title("Main memory of each node, GiB")

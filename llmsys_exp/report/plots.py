@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.report.console import GIB
+from llmsys_exp.report.parallelism import parallelism_figure
 from llmsys_exp.runs.files import disk_errors, read_jsonl
 from llmsys_exp.runs.measured import MemoryRow
 from llmsys_exp.runs.paths import RunPaths
@@ -23,22 +24,34 @@ def draw_plots(
     paths: RunPaths, *, title: str, results: Mapping[str, Any], memory: Sequence[MemoryRow]
 ) -> list[str]:
     """Draw what there is to draw and return notes about what could not be drawn."""
-    steps = read_jsonl(paths.metrics)
-    if not steps and not memory:
+    rows = read_jsonl(paths.metrics)
+    # lines of evaluations in mid-training carry no training loss
+    steps = [row for row in rows if "train/loss" in row]
+    midway = [(int(row["step"]), float(row["eval/loss"])) for row in rows if "eval/loss" in row]
+    parallelism = results.get("parallelism")
+    if not steps and not memory and not parallelism:
         return []
     if find_spec("matplotlib") is None:
         return ["No plots: matplotlib is not installed (pip install matplotlib)"]
     if steps:
         with disk_errors(paths.loss_plot):
-            loss_figure(steps, results.get("train", {}), title).savefig(paths.loss_plot, dpi=150)
+            loss_figure(steps, results.get("train", {}), title, midway).savefig(paths.loss_plot, dpi=150)
     if memory:
         with disk_errors(paths.memory_plot):
             memory_figure(memory, title).savefig(paths.memory_plot, dpi=150)
+    if parallelism:
+        with disk_errors(paths.parallelism_plot):
+            parallelism_figure(parallelism, title).savefig(paths.parallelism_plot, dpi=150)
     return []
 
 
-def loss_figure(steps: Sequence[Mapping[str, Any]], train: Mapping[str, Any], title: str) -> Figure:
-    """Draw training loss over steps, and held-out loss before and after as points."""
+def loss_figure(
+    steps: Sequence[Mapping[str, Any]],
+    train: Mapping[str, Any],
+    title: str,
+    midway: Sequence[tuple[int, float]] = (),
+) -> Figure:
+    """Draw training loss over steps, and held-out loss before, between and after as points."""
     figure, axes = _canvas(7.5, 4.2)
     numbers = [int(row["step"]) for row in steps]
     losses = [float(row["train/loss"]) for row in steps]
@@ -53,10 +66,12 @@ def loss_figure(steps: Sequence[Mapping[str, Any]], train: Mapping[str, Any], ti
     )
     if smooth:
         axes.plot(numbers, smoothed(losses), color=TRAIN, linewidth=2.2, label="training, smoothed")
-    _heldout_points(axes, train.get("evaluation") or {}, last_step=numbers[-1])
+    _heldout_points(axes, train.get("evaluation") or {}, midway, last_step=numbers[-1])
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel("loss per answer token (nats)")
+    axes.set_ylabel(
+        "loss per image (nats)" if train.get("unit") == "image" else "loss per answer token (nats)"
+    )
     axes.set_title(f"Loss: {title}", loc="left")
     axes.set_ylim(0, 1.08 * axes.dataLim.y1)
     axes.set_xlim(left=min(0, numbers[0]), right=numbers[-1] * 1.04 + 1)
@@ -108,16 +123,25 @@ def _canvas(width_in: float, height_in: float, *, grid: str = "both") -> tuple[F
     return figure, axes
 
 
-def _heldout_points(axes: Axes, evaluation: Mapping[str, Any], *, last_step: int) -> None:
-    points = [
+def _heldout_points(
+    axes: Axes, evaluation: Mapping[str, Any], midway: Sequence[tuple[int, float]], *, last_step: int
+) -> None:
+    ends = [
         (step, float(evaluation[moment]["loss"]))
         for moment, step in (("before", 0), ("after", last_step))
         if evaluation.get(moment)
     ]
+    points = sorted({*ends, *midway})
     if not points:
         return
     steps, losses = zip(*points, strict=True)
-    axes.plot(steps, losses, "D", color=HELDOUT, markersize=7, label="held out", zorder=5, clip_on=False)
-    for step, loss in points:
+    line = {"linestyle": "--", "linewidth": 1.0} if midway else {"linestyle": "none"}
+    axes.plot(
+        *(steps, losses),
+        **line,
+        **{"marker": "D", "markersize": 5 if midway else 7, "color": HELDOUT},
+        **{"label": "held out", "zorder": 5, "clip_on": False},
+    )
+    for step, loss in ends:
         inwards = {"xytext": (9, 6), "ha": "left"} if step == 0 else {"xytext": (0, 9), "ha": "right"}
         axes.annotate(f"{loss:.3f}", (step, loss), textcoords="offset points", color=HELDOUT, **inwards)

@@ -1,4 +1,4 @@
-"""One bar a step with time left: drawn on a terminal, a plain line each tenth where there is none."""
+"""Progress of a worker: one line that moves on a terminal, about ten lines a bar where there is none."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any, Protocol
 
 from llmsys_exp.launch.process import Event
 from llmsys_exp.report.console import Console, duration
+from llmsys_exp.report.progress_line import EMPTY, FULL, figures_of, progress_line, time_left_s
 
-FIXED_KEYS = ("event", "name", "done", "total", "unit")
 TENTHS = 10
+TRAIN, EVALUATION = "train", "evaluate"
+QUIET_S = 20.0
+"""Where nothing is drawn, bars other than training's are told of when nothing was said for so long."""
+INDENT = 2
+_ASCII = str.maketrans({FULL: "#", EMPTY: "-"})
 
 
 class Progress(Protocol):
@@ -23,22 +28,35 @@ class Progress(Protocol):
     ) -> None: ...
 
     def handle(self, event: Event) -> None:
-        """Show a `phase`, `progress` or `note` event; others are ignored."""
+        """Show a `phase`, `progress`, `result` or `note` event; others are ignored."""
         ...
 
 
 def make_progress(console: Console) -> Progress:
-    """Return bars for a terminal, lines for anything else."""
+    """Return a moving line for a terminal, plain lines for anything else."""
     return BarProgress(console) if console.is_terminal else LineProgress(console)
 
 
+class _Clock:
+    """Time left of each bar, from when it was first seen: a resumed run does not begin at 0."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, tuple[int, float]] = {}
+
+    def left_s(self, event: Event) -> float | None:
+        name, done, total = str(event.get("name", "")), int(event.get("done", 0)), int(event.get("total", 0))
+        first, started = self._started.setdefault(name, (done, time.monotonic()))
+        return time_left_s(done - first, total - done, time.monotonic() - started)
+
+
 class LineProgress:
-    """Writes a line when a phase begins and about ten lines for each bar."""
+    """Writes a line when a phase begins and about ten lines for the steps."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._started: dict[str, tuple[int, float]] = {}
+        self._console, self._clock = console, _Clock()
         self._shown: dict[str, int] = {}
+        self._phase_now = ""
+        self._said_at = time.monotonic()
 
     def __enter__(self) -> LineProgress:
         return self
@@ -50,107 +68,109 @@ class LineProgress:
 
     def handle(self, event: Event) -> None:
         """Write what the event says, if it is time for a line."""
+        text = _said(event)
         if event["event"] == "phase":
-            self._console.line(f"  {event.get('name', '')} ...")
-        elif event["event"] == "note":
-            self._console.line(f"  note: {event.get('text', '')}")
+            text = self._phase(str(event.get("name", "")))
         elif event["event"] == "progress":
-            self._progress(event)
+            text = self._progress(event)
+        if text:
+            self._said_at = time.monotonic()
+            self._console.line("  " + text)
 
-    def _progress(self, event: Event) -> None:
+    def _phase(self, name: str) -> str:
+        again, self._phase_now = name == self._phase_now, name
+        return "" if again else f"{name} ..."
+
+    def _progress(self, event: Event) -> str:
         name, done, total = str(event.get("name", "")), int(event.get("done", 0)), int(event.get("total", 0))
-        first, started = self._started.setdefault(name, (done, time.monotonic()))
+        left_s = self._clock.left_s(event)
         tenth = TENTHS * done // total if total else 0
         if done == 0 or tenth <= self._shown.get(name, 0):
-            return
+            return ""
+        if name != TRAIN and time.monotonic() - self._said_at < QUIET_S and done < total:
+            return ""
         self._shown[name] = tenth
-        parts = [
-            f"{name} {done}/{total} {event.get('unit', '')}".rstrip(),
-            describe_extras(event),
-            time_left(done - first, total - done, time.monotonic() - started),
-        ]
-        self._console.line("  " + "  ".join(part for part in parts if part))
-
-
-def time_left(done: int, left: int, elapsed_s: float) -> str:
-    """Say how long the rest will take, judging by what is done since the clock was started."""
-    if done <= 0 or left <= 0:
-        return ""
-    return f"{duration(elapsed_s / done * left)} left"
+        if name.startswith(EVALUATION) and done == total:
+            return ""  # its result follows
+        return progress_line(event, left_s=left_s, width=max(self._console.width, 200))
 
 
 class BarProgress:
-    """Draws one bar for each name, below the lines that are finished."""
+    """Draws the bar that moves below the lines that are finished; a bar that is full becomes one of them."""
 
     def __init__(self, console: Console) -> None:
         from rich.console import Console as RichConsole
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as RichProgress
+        from rich.live import Live
 
-        rich_console = RichConsole(file=console.stream, no_color=not console.colour, highlight=False)
-        self._bars = RichProgress(
-            TextColumn("  {task.description:<31}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[extras]}"),
-            console=rich_console,
+        rich_console = RichConsole(
+            file=console.stream, no_color=not console.colour, highlight=False, soft_wrap=False
         )
-        self._tasks: dict[str, Any] = {}
+        self._clock = _Clock()
+        self._bar: Event | None = None
+        self._phase = ""
+        self._phase_began = time.monotonic()
+        self._live = Live(
+            console=rich_console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
 
     def __enter__(self) -> BarProgress:
-        self._bars.start()
+        self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end_phase()
-        self._bars.stop()
+        self._keep_bar()
+        self._phase = ""
+        self._live.stop()
 
     def handle(self, event: Event) -> None:
-        """Move the bar that the event names; a phase without steps gets a pulsing one."""
+        """Move the bar; what has no steps is shown with its time."""
         if event["event"] == "phase":
-            self._end_phase()
-            name = str(event.get("name", ""))
-            self._tasks[""] = self._bars.add_task(name, total=None, extras="")
-        elif event["event"] == "note":
-            self._bars.console.print(f"  note: {event.get('text', '')}", markup=False)
+            self._keep_bar()
+            self._phase, self._phase_began = str(event.get("name", "")), time.monotonic()
         elif event["event"] == "progress":
-            self._move(event)
+            if self._bar is not None and self._bar.get("name") != event.get("name"):
+                self._keep_bar()
+            self._bar = event
+            if event.get("done") == event.get("total"):
+                self._keep_bar()
+        elif said := _said(event):
+            self._print(said)
 
-    def _move(self, event: Event) -> None:
-        self._end_phase()
-        name = str(event.get("name", ""))
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=event.get("total"), extras="")
-        self._bars.update(
-            self._tasks[name],
-            completed=event.get("done"),
-            total=event.get("total"),
-            extras=describe_extras(event),
-        )
+    def _keep_bar(self) -> None:
+        """Leave the last state of a bar standing as a line; an evaluation's result says more."""
+        bar, self._bar = self._bar, None
+        if bar is not None and not str(bar.get("name", "")).startswith(EVALUATION):
+            self._print(progress_line(bar, width=self._width))
 
-    def _end_phase(self) -> None:
-        task = self._tasks.pop("", None)
-        if task is not None:
-            self._bars.remove_task(task)
+    def _print(self, text: str) -> None:
+        from rich.text import Text
+
+        self._live.console.print(Text("  " + text))
+
+    @property
+    def _width(self) -> int:
+        return max(20, self._live.console.width - INDENT - 1)
+
+    def _render(self) -> Any:
+        from rich.text import Text
+
+        if self._bar is not None:
+            text = progress_line(self._bar, left_s=self._clock.left_s(self._bar), width=self._width, bar=True)
+        elif self._phase:
+            text = f"{self._phase} ... {duration(time.monotonic() - self._phase_began)}"
+        else:
+            return Text("")
+        if "utf" not in self._live.console.encoding.lower():
+            text = text.translate(_ASCII)
+        return Text("  " + text, no_wrap=True, overflow="ellipsis", style="cyan" if self._bar else "dim")
 
 
-def describe_extras(event: Event) -> str:
-    """Write the measurements of a progress event as `loss 1.93  lr 1e-04`."""
-    return "  ".join(f"{key} {_number(value)}" for key, value in event.items() if key not in FIXED_KEYS)
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+def _said(event: Event) -> str:
+    """Return the line that an event is worth anywhere."""
+    if event["event"] == "note":
+        return f"note: {event.get('text', '')}"
+    if event["event"] == "result":
+        return "  ".join([f"{event.get('name', '')}:", *(piece.text for piece in figures_of(event))])
+    return ""

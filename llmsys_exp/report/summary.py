@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.report.console import Console, duration, gib
+from llmsys_exp.report.parallelism import show_parallelism
 from llmsys_exp.runs.files import read_jsonl
 from llmsys_exp.runs.measured import MemoryRow
 from llmsys_exp.runs.paths import RunPaths
@@ -20,8 +21,13 @@ SHOWN_ANSWERS = 2
 def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Sequence[str]) -> None:
     """Write the summary of a finished run."""
     console.title(f"Done in {duration(done.timing_s['total'])}")
+    if done.attempts:
+        count = f"{len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}"
+        console.line(f"  {count} before this one ran out of memory: {paths.attempts.name}")
     if "train" in done.results:
-        _show_training(console, done.results["train"])
+        _show_training(console, done.results["train"], planned_tokens_per_s=done.plan.tokens_per_s)
+    if "parallelism" in done.results:
+        show_parallelism(console, done.results["parallelism"])
     if done.memory:
         _show_memory(console, done.memory)
     _show_answers(console, paths)
@@ -42,7 +48,8 @@ def next_commands(paths: RunPaths, config: Config, overrides: Sequence[str]) -> 
     elif paths.adapter.is_dir() and not paths.merged.is_dir():
         commands.append(f"llmsys export {_short(paths.folder)}")
     same = shlex.join(overrides)
-    if paths.adapter.is_dir():
+    # the overrides of a run that was taken up again are only those of the last time
+    if paths.adapter.is_dir() and config.resume is None:
         commands.append(f"llmsys train {same} method.lora.r={2 * config.method.lora.r}".replace("  ", " "))
     commands.append("llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4")
     commands.append("llmsys runs")
@@ -58,7 +65,9 @@ def _show_memory(console: Console, memory: Sequence[MemoryRow]) -> None:
     console.table(rows, header=("", "planned", "measured", "off by", "measured as"), right=(1, 2, 3))
 
 
-def _show_training(console: Console, train: Mapping[str, Any]) -> None:
+def _show_training(
+    console: Console, train: Mapping[str, Any], *, planned_tokens_per_s: float | None = None
+) -> None:
     evaluation = train.get("evaluation") or {}
     before, after = evaluation.get("before"), evaluation.get("after")
     rows = []
@@ -74,8 +83,39 @@ def _show_training(console: Console, train: Mapping[str, Any]) -> None:
     loss = train["loss"]
     rows.append(["training loss", f"{loss['first']:.3f}", f"{loss['last']:.3f}", "first and last step"])
     console.table(rows, header=("", "before", "after", ""), right=(1, 2))
-    speed = f"{train['steps']} steps, {train['tokens']:,} tokens, {train['tokens_per_s']:,.0f} tokens/s"
-    console.line(f"  {speed} in {duration(train['seconds'])}")
+    units = f"{train.get('unit', 'token')}s"
+    done = f"{train['steps']} steps, {train[units]:,} {units} in {duration(train['seconds'])}"
+    console.line(f"  {done}: {_speed(train, planned_tokens_per_s)}")
+    for line in _life(train):
+        console.line(f"  {line}")
+
+
+def _life(train: Mapping[str, Any]) -> list[str]:
+    """Say what a run went through, where it was anything out of the ordinary."""
+    lines, best = [], train.get("best") or {}
+    if best.get("loss") is not None:
+        early = ", and training stopped early" if train.get("stopped_early") else ""
+        lines.append(f"lowest held-out loss {best['loss']:.3f} after step {best['step']}{early}")
+    if train.get("resumed_from"):
+        lines.append(f"taken up again after step {', '.join(map(str, train['resumed_from']))}")
+    if train.get("bad_steps"):
+        lines.append(f"{train['bad_steps']} steps were left out: their loss or gradient was no number")
+    if train.get("overflow_steps"):
+        lines.append(f"{train['overflow_steps']} steps overflowed fp16 and were left out by its loss scaling")
+    return lines
+
+
+def _speed(train: Mapping[str, Any], planned_tokens_per_s: float | None) -> str:
+    """Say how fast it was once it was warm, beside the estimate."""
+    speed = train.get("speed") or {}
+    units = f"{train.get('unit', 'token')}s"
+    key = f"{units}_per_s"
+    text = f"{speed.get(key, train[key]):,.0f} {units}/s"
+    if planned_tokens_per_s is not None:
+        text += f" (estimate {planned_tokens_per_s:,.0f})"
+    if "mfu" in speed:
+        text += f", MFU {100 * speed['mfu']:.1f} %"
+    return text
 
 
 def _margin(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
@@ -104,8 +144,13 @@ def _show_files(console: Console, paths: RunPaths) -> None:
         (paths.manifest, "evidence: versions, seeds, forecast, measurements"),
         (paths.loss_plot, "loss curve"),
         (paths.memory_plot, "planned and measured memory"),
+        (paths.parallelism_plot, "bytes, memory and bubble of each way, formula and measurement"),
         (paths.metrics, "one line a step"),
+        (paths.tensorboard, "for TensorBoard: tensorboard --logdir"),
+        (paths.mlflow, "for MLflow"),
+        (paths.folder / "wandb", "for Weights & Biases: wandb sync"),
         (paths.adapter, "trained adapter"),
+        (paths.perceptron, "trained weights and the widths of the layers"),
         (paths.merged, "model with the adapter merged: a normal transformers folder"),
         (paths.generations, "every answer"),
         (paths.outputs, "a sample of the answers"),

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 
 KEPT_COMPONENTS = ("weights", "fp32 master weights", "optimizer states")
 LAST_STEP = "after last step"
+PHASES = (
+    ("loading", "model loaded", ("load",)),
+    ("engine start", "engine started", ("engine start",)),
+    ("first forward and backward", "after first backward", ("forward 1", "backward 1", "reduce 1")),
+    ("first step", "after first step", ("step 1",)),
+)
+"""Name, phase of the worker, phases of the forecast that it covers."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +44,39 @@ def memory_rows(forecast: planner.Forecast, train: Mapping[str, Any]) -> list[Me
     """Pair what the forecast says with what the training worker saw; the peak comes first."""
     ranks: Sequence[Mapping[str, Any]] = train.get("memory_per_rank") or ()
     phases = [phase for rank in ranks for phase in rank.get("phases", ()) if _is_training(phase)]
-    if any("peak_allocated_bytes" in phase for phase in phases):
-        return [
-            MemoryRow(
-                "peak allocated",
-                forecast.peak_allocated_bytes,
-                _largest(phases, "peak_allocated_bytes"),
-                "CUDA allocator",
-            ),
-            MemoryRow(
-                "peak reserved",
-                forecast.peak_reserved_bytes,
-                _largest(phases, "peak_reserved_bytes"),
-                "CUDA allocator",
-            ),
-        ]
+    on_gpu = any("peak_allocated_bytes" in phase for phase in phases)
+    rows = _gpu_rows(forecast, phases) if on_gpu else _cpu_rows(forecast, phases)
+    rows.append(
+        MemoryRow(
+            "main memory of a node",
+            forecast.host_peak_bytes,
+            _host_bytes(ranks),
+            "PSS of its ranks, at phase ends",
+        )
+    )
+    return [row for row in rows if row.measured_bytes]
+
+
+def _gpu_rows(forecast: planner.Forecast, phases: Sequence[Mapping[str, Any]]) -> list[MemoryRow]:
+    whole = (
+        ("peak allocated", forecast.peak_allocated_bytes, "peak_allocated_bytes", "CUDA allocator"),
+        ("peak reserved", forecast.peak_reserved_bytes, "peak_reserved_bytes", "CUDA allocator"),
+        ("device in use", forecast.device_used_bytes, "device_used_bytes", "driver, at phase ends"),
+    )
+    rows = [MemoryRow(name, planned, _largest(phases, key), how) for name, planned, key, how in whole]
+    for name, measured, planned in PHASES:
+        peak = max((forecast.phases.get(one, 0) for one in planned), default=0)
+        at = [phase for phase in phases if phase.get("phase") == measured]
+        rows.append(
+            MemoryRow(f"  {name}", peak, _largest(at, "peak_allocated_bytes"), "allocated, CUDA allocator")
+        )
+    return rows
+
+
+def _cpu_rows(forecast: planner.Forecast, phases: Sequence[Mapping[str, Any]]) -> list[MemoryRow]:
     last = [phase for phase in phases if phase.get("phase") == LAST_STEP]
     kept = sum(forecast.components.get(name, 0) for name in KEPT_COMPONENTS)
-    rows = [
+    return [
         MemoryRow(
             "peak", forecast.peak_allocated_bytes, _largest(last, "peak_rss_bytes"), "growth of the process"
         ),
@@ -62,7 +84,15 @@ def memory_rows(forecast: planner.Forecast, train: Mapping[str, Any]) -> list[Me
             "kept between steps", kept, _largest(last, "live_tensor_bytes"), "tensors counted one by one"
         ),
     ]
-    return [row for row in rows if row.measured_bytes]
+
+
+def _host_bytes(ranks: Sequence[Mapping[str, Any]]) -> int:
+    """Return the main memory of the node that needs most, its ranks together."""
+    nodes: dict[str, int] = {}
+    for rank in ranks:
+        host = str(rank.get("host", ""))
+        nodes[host] = nodes.get(host, 0) + _largest(rank.get("phases", ()), "pss_bytes")
+    return max(nodes.values(), default=0)
 
 
 def _is_training(phase: Mapping[str, Any]) -> bool:

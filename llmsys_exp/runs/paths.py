@@ -62,6 +62,51 @@ class RunPaths:
         return self.folder / "checkpoints"
 
     @property
+    def consolidated(self) -> Path:
+        """Weights of single checkpoints in fp32, one folder a step."""
+        return self.folder / "consolidated"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the command that works on the run."""
+        return self.folder / ".lock"
+
+    @property
+    def worker_lock(self) -> Path:
+        """Held by rank 0 of the training worker, which may outlive the command."""
+        return self.folder / ".worker.lock"
+
+    @property
+    def dropped_metrics(self) -> Path:
+        """Lines of metrics.jsonl from after the checkpoint that a run went on from."""
+        return self.folder / "metrics.dropped.jsonl"
+
+    @property
+    def history(self) -> Path:
+        """Results and manifests from before the run went on, one folder a time."""
+        return self.folder / "history"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files of the mirror TensorBoard."""
+        return self.folder / "tensorboard"
+
+    @property
+    def mlflow(self) -> Path:
+        """Store of the mirror MLflow, unless it is a server."""
+        return self.folder / "mlruns"
+
+    @property
+    def attempts(self) -> Path:
+        """Attempts that ran out of memory: settings, failure, figures."""
+        return self.folder / "attempts.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Stand-in tokenizer of a model that has none."""
+        return self.folder / "tokenizer"
+
+    @property
     def adapter(self) -> Path:
         """Trained adapter in the format of peft."""
         return self.folder / "adapter"
@@ -70,6 +115,26 @@ class RunPaths:
     def merged(self) -> Path:
         """Trained model as an ordinary transformers folder."""
         return self.folder / "merged"
+
+    @property
+    def trained_base(self) -> Path:
+        """The base below `adapter`, where training changed it too (`method.lora.train_base`)."""
+        return self.folder / "base"
+
+    @property
+    def perceptron(self) -> Path:
+        """Trained weights of a perceptron (`model.kind=mlp`)."""
+        return self.folder / "perceptron"
+
+    @property
+    def quantized(self) -> Path:
+        """The model of `merged`, quantised with GPTQ."""
+        return self.folder / "quantized"
+
+    @property
+    def export_job(self) -> Path:
+        """What the last `llmsys export` asked for: job.json with its settings changed."""
+        return self.folder / "export_job.json"
 
     @property
     def generations(self) -> Path:
@@ -85,6 +150,11 @@ class RunPaths:
     def loss_plot(self) -> Path:
         """Loss over the steps."""
         return self.folder / "loss.png"
+
+    @property
+    def parallelism_plot(self) -> Path:
+        """Bytes, memory and bubble of the ways of training on several ranks."""
+        return self.folder / "parallelism.png"
 
     @property
     def memory_plot(self) -> Path:

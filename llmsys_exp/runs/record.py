@@ -10,6 +10,7 @@ from typing import Any
 
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.plan import Plan, plan_to_dict
+from llmsys_exp.plan.facts import worker_facts
 from llmsys_exp.runs import manifest
 from llmsys_exp.runs.files import disk_errors, read_json, write_json, write_text
 from llmsys_exp.runs.measured import MemoryRow
@@ -29,6 +30,8 @@ class Finished:
     results: Mapping[str, Mapping[str, Any]]
     memory: Sequence[MemoryRow]
     timing_s: Mapping[str, float]
+    attempts: Sequence[Mapping[str, Any]] = ()
+    """Attempts that ran out of memory before the one that did not."""
 
 
 _SCRIPT = """#!/bin/sh
@@ -41,7 +44,7 @@ exec {command}
 
 def write_job(paths: RunPaths, *, plan: Plan, inputs: Mapping[str, Any]) -> None:
     """Write job.json, all that a worker needs to know."""
-    config, settled = to_plain(plan.config), plan_to_dict(plan)
+    config, settled = to_plain(plan.config), plan_to_dict(plan) | worker_facts(plan)
     job = {"schema_version": JOB_SCHEMA_VERSION, "config": config, "plan": settled, "resolved": dict(inputs)}
     write_json(paths.job, job)
 
@@ -54,9 +57,11 @@ def write_hydra(paths: RunPaths, *, files: Mapping[str, str]) -> None:
         write_text(paths.hydra / name, text)
 
 
-def write_launch_script(paths: RunPaths, *, command: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Write launch.sh, which starts what we start, with the variables we add."""
-    lines = []
+def write_launch_script(
+    paths: RunPaths, *, command: Sequence[str], variables: Mapping[str, str], hides: Sequence[str] = ()
+) -> None:
+    """Write launch.sh, which starts what we start, with the variables we add and without those we hide."""
+    lines = [f"unset {key}" for key in hides]
     for key, value in sorted(variables.items()):
         if key == "PATH":
             lines.append(f'export PATH={shlex.quote(value.partition(":")[0])}:"$PATH"')
@@ -65,6 +70,18 @@ def write_launch_script(paths: RunPaths, *, command: Sequence[str], variables: M
     write_text(paths.launch_script, _SCRIPT.format(exports="\n".join(lines), command=shlex.join(command)))
     with disk_errors(paths.launch_script):
         paths.launch_script.chmod(0o755)
+
+
+def write_env_file(path: Path, *, variables: Mapping[str, str]) -> None:
+    """Write the variables that DeepSpeed's runner sets on other machines, one KEY=VALUE a line."""
+    write_text(path, "".join(f"{key}={value}\n" for key, value in sorted(variables.items())))
+
+
+def keep_attempt(path: Path, number: int) -> None:
+    """Move what belongs to an attempt that failed aside: `job.json` becomes `job.attempt1.json`."""
+    if path.exists():
+        with disk_errors(path):
+            path.rename(path.with_name(f"{path.stem}.attempt{number}{path.suffix}"))
 
 
 def read_results(paths: RunPaths) -> dict[str, dict[str, Any]]:
@@ -102,5 +119,6 @@ def build_manifest(done: Finished) -> dict[str, Any]:
         },
         "metrics": done.results.get("train", {}).get("evaluation") or {},
         "results": dict(done.results),
+        "attempts": [dict(attempt) for attempt in done.attempts],
         "timing_s": {name: round(seconds, 2) for name, seconds in done.timing_s.items()},
     }

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from typing import Any
 
 MARKER = "@llmsys "
 
 
+_now = {"phase": ""}
+
+
+def current_phase() -> str:
+    """Return the name of the last phase that began, on this rank."""
+    return _now["phase"]
+
+
 def phase(name: str) -> None:
     """Say which part of the work begins."""
+    _now["phase"] = name
     _emit({"event": "phase", "name": name})
 
 
@@ -21,14 +31,28 @@ def progress(name: str, done: int, total: int, *, unit: str, **shown: float) -> 
     _emit({"event": "progress", "name": name, "done": done, "total": total, "unit": unit, **figures})
 
 
+def result(name: str, **figures: Any) -> None:
+    """Tell what came out of a part of the work, such as an evaluation."""
+    _emit({"event": "result", "name": name, **figures})
+
+
 def note(text: str) -> None:
     """Tell the user something that is worth a line and stops nothing."""
     _emit({"event": "note", "text": text})
 
 
-def error(kind: str, text: str) -> None:
-    """Tell the user why the worker ends. Comes from any rank, as only one of them may have failed."""
-    _emit({"event": "error", "kind": kind, "text": text}, from_any_rank=True)
+def stoppable(pid: int) -> None:
+    """Say which process to send SIGTERM to for a checkpoint and an end; 0: none any more."""
+    _emit({"event": "stoppable", "pid": pid, "host": socket.gethostname()})
+
+
+def error(kind: str, text: str, *, code: int, **details: Any) -> None:
+    """Tell the user why the worker ends, and with which code: a launcher may end with another.
+
+    Comes from any rank, as only one of them may have failed.
+    """
+    event = {"event": "error", "kind": kind, "text": text, "code": code, **details}
+    _emit(event, from_any_rank=True)
 
 
 def _emit(event: dict[str, Any], *, from_any_rank: bool = False) -> None:

@@ -12,13 +12,16 @@ from typing import NoReturn
 
 from llmsys_exp.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, EXIT_OK, UserError
 from llmsys_exp.workers import events
+from llmsys_exp.workers.training import oom
 
 EXIT_BUG = 1
 EXTRAS = {
     **dict.fromkeys(
         ("torch", "transformers", "deepspeed", "peft", "gguf", "safetensors", "accelerate"), "train"
     ),
+    **dict.fromkeys(("datasets", "pyarrow", "filelock"), "train"),
     "bitsandbytes": "quant",
+    "gptqmodel": "gptq",
     "sglang": "sglang",
 }
 """Extra of our package that brings each heavy package."""
@@ -36,11 +39,13 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
         work()
         code = EXIT_OK
     except UserError as error:
-        events.error(getattr(error, "kind", "user"), str(error))
         code = error.exit_code
+        events.error(getattr(error, "kind", "user"), str(error), code=code)
     except (Interrupted, KeyboardInterrupt):
-        events.error("interrupted", "Stopped before the end; nothing half-written was left behind.")
         code = EXIT_INTERRUPTED
+        events.error(
+            "interrupted", "Stopped before the end; nothing half-written was left behind.", code=code
+        )
     except ModuleNotFoundError as error:
         code = _report_missing_package(error)
     except Exception as error:
@@ -67,16 +72,20 @@ def _report_missing_package(error: ModuleNotFoundError) -> int:
         why="This step needs it",
         do=f"Run: pip install 'llmsys-exp[{EXTRAS[package]}]', or point launcher.python to where it is",
     )
-    events.error("missing_package", str(missing))
+    events.error("missing_package", str(missing), code=missing.exit_code)
     return missing.exit_code
 
 
 def _report_failure(error: Exception) -> int:
-    first_line = (str(error).splitlines() or [""])[0]
-    if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
-        events.error("out_of_memory", f"Out of memory: {first_line}")
+    kind = oom.kind_of(error)
+    if kind is not None:
+        text, figures = oom.explain(error)
+        figures.pop("kind")
+        events.error(kind, text, code=EXIT_JOB_FAILED, **figures)
         return EXIT_JOB_FAILED
-    events.error("bug", f"{type(error).__name__}: {first_line}  The traceback is in log.txt.")
+    first_line = (str(error).splitlines() or [""])[0]
+    said = f"{type(error).__name__}: {first_line}  The traceback is in log.txt."
+    events.error("bug", said, code=EXIT_BUG)
     return EXIT_BUG
 
 

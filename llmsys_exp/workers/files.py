@@ -23,7 +23,7 @@ def write_json(path: Path, value: Any) -> None:
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a sibling of `target` to write to, and put it in the place of `target` when all went well."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = _partial(target, str(os.getpid()))
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -32,3 +32,15 @@ def whole_folder(target: Path) -> Iterator[Path]:
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes that were killed left of `whole_folder` on this machine."""
+    for left in target.parent.glob(_partial(target, "*").name):
+        number = left.name.split(".")[-2]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _partial(target: Path, owner: str) -> Path:
+    return target.with_name(f".{target.name}.{owner}.tmp")

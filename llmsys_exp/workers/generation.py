@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmsys_exp.workers.data.render import end_of_turn_id
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -18,10 +20,11 @@ class Sampling:
 
 
 def end_token_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Return the tokens that end an answer, by the model's and the tokenizer's word."""
+    """Return the tokens that end an answer, by the word of model, tokenizer and chat template."""
     stated = getattr(model.generation_config, "eos_token_id", None)
     ids = list(stated) if isinstance(stated, (list, tuple)) else [stated]
-    return sorted({one for one in (*ids, tokenizer.eos_token_id) if one is not None})
+    ids += [tokenizer.eos_token_id, end_of_turn_id(tokenizer)]
+    return sorted({one for one in ids if one is not None})
 
 
 def generate_batch(

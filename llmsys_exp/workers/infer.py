@@ -15,6 +15,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.workers import events
 from llmsys_exp.workers.data.encode import encode_prompt
 from llmsys_exp.workers.data.rows import DataError, Row, read_rows
+from llmsys_exp.workers.data.templates import use_template
 from llmsys_exp.workers.engines import make_engine
 from llmsys_exp.workers.engines.base import Engine, Generation
 from llmsys_exp.workers.exits import run_and_exit
@@ -34,7 +35,9 @@ def answer_prompts(job: Job) -> None:
     source = str(job.paths.merged) if is_trained else job.model_source
     engine = make_engine(job)
     tokenizer = load_tokenizer(job, source=source)
-    prompts = [encode_prompt(tokenizer, row) for row in rows]
+    data = job.config.data
+    use_template(tokenizer, data.template)
+    prompts = [encode_prompt(tokenizer, row, system=data.system) for row in rows]
     events.phase("load model")
     engine.load(source, tokenizer)
     sampling = _sampling(job)

@@ -59,11 +59,17 @@ class Job:
         return str(self.resolved.model_folder or self.config.model.id)
 
 
-def load_job(folder: Path) -> Job:
-    """Read and check `job.json` of a run folder."""
+def load_export_job(folder: Path) -> Job:
+    """Read what the last `llmsys export` asked for, else `job.json`."""
+    return load_job(folder, file=RunPaths(folder).export_job.name)
+
+
+def load_job(folder: Path, *, file: str | None = None) -> Job:
+    """Read and check `job.json` of a run folder, or a file in its place if there is one."""
     paths = RunPaths(folder.resolve())
+    asked = paths.folder / file if file is not None else paths.job
     try:
-        data = json.loads(paths.job.read_text(encoding="utf-8"))
+        data = json.loads((asked if asked.is_file() else paths.job).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             "There is no job.json", where=str(folder), do="Give a run folder that llmsys has made"

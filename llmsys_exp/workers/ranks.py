@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsys_exp.errors import UserError
+from llmsys_exp.workers import events
 from llmsys_exp.workers.job import Job
+from llmsys_exp.workers.training import oom
 
 SINGLE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
@@ -58,6 +60,7 @@ class Ranks:
 def join(job: Job) -> Ranks:
     """Set up threads, device and the process group; builds no operator on the CPU."""
     on_cpu = job.resolved.device == "cpu"
+    oom.remember(job.plan)
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         # DeepSpeed would look for MPI if one of the five were missing
         os.environ.update(SINGLE_RANK | {"MASTER_PORT": str(_free_port())})
@@ -69,7 +72,23 @@ def join(job: Job) -> Ranks:
             do="Start it with launch.sh of the run folder",
         )
     use_threads_of_environment()
-    return Ranks(rank=int(os.environ["RANK"]), world_size=world_size, device=_start(on_cpu))
+    device = _start(on_cpu)
+    limit_memory(device, job.plan.get("allocator_limit_bytes"))
+    return Ranks(rank=int(os.environ["RANK"]), world_size=world_size, device=device)
+
+
+def limit_memory(device: Any, limit_bytes: int | None) -> None:
+    """Let the allocator take no more than a smaller card has, so that this one stands for it."""
+    if limit_bytes is None:
+        return
+    import torch
+
+    _, total = torch.cuda.mem_get_info(device)
+    if limit_bytes < total:
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / total, device)
+        events.note(f"GPU memory is limited to {limit_bytes / 2**30:.2f} GiB (hardware.enforce_memory)")
+    else:
+        events.note("hardware.enforce_memory limits nothing: this GPU is no larger than the one planned for")
 
 
 def use_threads_of_environment() -> None:
@@ -124,8 +143,23 @@ def _start(on_cpu: bool) -> Any:
     if on_cpu:
         # without this it compiles an operator first; gloo does the same work
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    else:
+        leave_nvml_to_numbers()
     deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
     return device
+
+
+def leave_nvml_to_numbers() -> None:
+    """Let DeepSpeed ask torch for free memory where GPUs are named by UUID.
+
+    It finds a GPU for NVML by reading CUDA_VISIBLE_DEVICES as numbers (0.19.8,
+    `cuda_accelerator.py: _get_nvml_gpu_id`) and dies of any other name.
+    """
+    from deepspeed.accelerator import cuda_accelerator
+
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if names and not all(one.strip().isdigit() for one in names.split(",")):
+        cuda_accelerator.pynvml = None
 
 
 def _free_port() -> int:

@@ -6,8 +6,11 @@ deepspeed --no_local_rank --module llmsys_exp.workers.train RUN_FOLDER
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext
 
+from llmsys_exp.runs.lock import locked
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.job import folder_argument, load_job
 from llmsys_exp.workers.ranks import join, quieten, seed_everything
@@ -17,10 +20,13 @@ from llmsys_exp.workers.training.run import TrainingRun
 def main() -> None:
     """Entry point."""
     job = load_job(folder_argument(sys.argv[1:], worker="train"))
-    ranks = join(job)
-    quieten()
-    seed_everything(job.config.seed)
-    TrainingRun(job, ranks).run()
+    # rank 0 writes, so it alone has to be alone; a second start is told before its ranks look for each other
+    is_first = os.environ.get("RANK", "0") == "0"
+    with locked(job.paths.worker_lock) if is_first else nullcontext():
+        ranks = join(job)
+        quieten()
+        seed_everything(job.config.seed)
+        TrainingRun(job, ranks).run()
 
 
 if __name__ == "__main__":

@@ -211,6 +211,7 @@ UNUSABLE = {
     "unknown launcher": (["launcher.name=deepsped"], "Did you mean deepspeed?"),
     "two machines": (["hardware.nodes=2"], "spans 2 machines"),
     "export alone": (["steps=[export]"], "has nothing to merge without the step train"),
+    "quantize alone": (["steps=[train,quantize]"], "nothing to quantise without the step export before it"),
     "no steps": (["steps=[]"], "steps is empty"),
     "unusable name": (["name=../x"], "'../x' cannot be the name of a folder"),
     "no prompts": (["inference.prompts=null"], "inference.prompts has no value"),

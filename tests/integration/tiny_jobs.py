@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import from_plain, to_plain
+from llmsys_exp.launch.ds_config import ds_config
 from llmsys_exp.runs.paths import RunPaths
 
 HERE = Path(__file__).parent
@@ -87,12 +88,17 @@ def make_job(
     paths = RunPaths(folder)
     job = {"schema_version": 1, "config": plain, "plan": {}, "resolved": resolved}
     paths.job.write_text(json.dumps(job), encoding="utf-8")
-    paths.ds_config.write_text(json.dumps(_ds_config(plain, world_size)), encoding="utf-8")
+    paths.ds_config.write_text(json.dumps(_ds_config(plain, world_size, device)), encoding="utf-8")
     return paths
 
 
 def _plain_config(settings: dict[str, Any]) -> dict[str, Any]:
     defaults = {
+        "zero__stage": 2,
+        "zero__reduce_bucket_size": 100_000,
+        # the tiny weights would all stay gathered at DeepSpeed's default
+        "zero__stage3_param_persistence_threshold": 100,
+        "training__optimizer": "torch_adamw",
         "training__dtype": "fp32",
         "training__micro_batch": 2,
         "training__grad_accum": 2,
@@ -111,37 +117,26 @@ def _plain_config(settings: dict[str, Any]) -> dict[str, Any]:
     return to_plain(from_plain(plain))
 
 
-def _ds_config(plain: dict[str, Any], world_size: int) -> dict[str, Any]:
-    micro_batch, grad_accum = plain["training"]["micro_batch"], plain["training"]["grad_accum"]
-    optimizer = {"optimizer": {"type": "AdamW", "params": {"lr": plain["training"]["learning_rate"]}}}
-    return {
-        **(optimizer if plain["training"]["optimizer"] == "deepspeed_adamw" else {}),
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": grad_accum,
-        "train_batch_size": micro_batch * grad_accum * world_size,
-        "gradient_clipping": plain["training"]["gradient_clipping"],
-        "bf16": {"enabled": plain["training"]["dtype"] == "bf16"},
-        "fp16": {"enabled": plain["training"]["dtype"] == "fp16"},
-        "zero_optimization": {
-            "stage": plain["zero"]["stage"],
-            "reduce_bucket_size": 100_000,
-            # the tiny weights would all stay gathered at the default
-            "stage3_param_persistence_threshold": 100,
-        },
+def _ds_config(plain: dict[str, Any], world_size: int, device: str) -> dict[str, Any]:
+    """What the parent would write."""
+    return ds_config(from_plain(plain), world_size=world_size, device=device)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a worker, without ranks of ours."""
+    found = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    search = os.pathsep.join((str(Path(sys.executable).parent), found.get("PATH", "")))
+    return found | {
+        "PATH": search,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH")))),
     }
 
 
 def run_worker(
-    name: str, *arguments: Path, ranks: int | None = None, port: int = 0
+    name: str, *arguments: Path, ranks: int | None = None, port: int = 0, timeout_s: int = 280
 ) -> subprocess.CompletedProcess:
     """Start a worker alone, or under the deepspeed runner."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-    search = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))
-    environment |= {
-        "PATH": search,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, HERE))),
-    }
     command = [sys.executable]
     if ranks is not None:
         command += ["-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks), "--no_local_rank"]
@@ -152,9 +147,9 @@ def run_worker(
         [*command, *map(str, arguments)],
         capture_output=True,
         text=True,
-        env=environment,
+        env=environment(),
         check=False,
-        timeout=280,
+        timeout=timeout_s,
     )
 
 

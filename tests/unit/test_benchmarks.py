@@ -227,8 +227,8 @@ def test_a_plain_loop_waits_for_its_key(monkeypatch):
         (FSDP | {"offload_param": "cpu"}, "FSDP with CPU offload"),
         (FSDP | {"method": "qlora"}, "FSDP over a 4-bit base"),
         (
-            {"zero_stage": 3, "method": "qlora", "group": "x", "id": "x"},
-            "the planner refuses: qlora at zero_stage 3",
+            {"zero_stage": 3, "method": "qlora", "offload_param": "cpu", "group": "x", "id": "x"},
+            "the planner refuses: qlora with offload_param",
         ),
     ],
 )

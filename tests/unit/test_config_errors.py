@@ -47,7 +47,7 @@ COMMAND_LINE = {
     "fraction for a whole number": ("hardware.nodes=1.5", "It takes a whole number."),
     "wrong item of a list": (
         "steps=[train,exprt]",
-        "a list, each item one of train, export, quantize, infer.",
+        "a list, each item one of train, export, quantize, infer, parallelism.",
     ),
     "name from another tool": ("per_device_train_batch_size=4", "Did you mean training.micro_batch?"),
     "leaf without its section": ("stage=3", "Did you mean zero.stage?"),

@@ -49,7 +49,8 @@ def test_every_launcher_starts_the_training_worker(name: str) -> None:
 def test_the_deepspeed_runner_gets_ranks_and_port_and_no_local_rank() -> None:
     assert get_launcher("deepspeed").command(job()) == [
         *("/env/bin/python", "-m", "deepspeed.launcher.runner"),
-        *("--num_gpus", "2", "--no_local_rank", "--master_port", "12345"),
+        *("--hostfile", "/dev/null", "--num_gpus", "2", "--no_local_rank"),
+        *("--master_addr", "127.0.0.1", "--master_port", "12345"),
         *("--module", "llmsys_exp.workers.train", "/runs/x"),
     ]
 

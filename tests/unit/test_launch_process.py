@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.launch.failure import classify
+from llmsys_exp.launch.failure import classify, log_tail
 from llmsys_exp.launch.process import parse_event, run_worker
 
 CHILD_THEN_SLEEP = """
@@ -132,7 +132,7 @@ def test_an_interrupt_ends_the_worker_and_its_children(tmp_path: Path) -> None:
         pytest.param(1, "MemoryError", "oom_host", id="main memory"),
         pytest.param(1, "ncclSystemError: System call failed", "nccl", id="nccl"),
         pytest.param(1, "RuntimeError: EADDRINUSE", "nccl", id="port taken"),
-        pytest.param(1, "OSError: [Errno 28] No space left on device", "other", id="disk"),
+        pytest.param(1, "OSError: [Errno 28] No space left on device", "disk", id="disk"),
         pytest.param(-9, "", "killed", id="kill -9"),
         pytest.param(247, "... exits with return code = -9", "killed", id="rank killed under the runner"),
         pytest.param(-15, "", "killed", id="sigterm"),
@@ -141,3 +141,60 @@ def test_an_interrupt_ends_the_worker_and_its_children(tmp_path: Path) -> None:
 )
 def test_failures_have_kinds(returncode: int, line: str, kind: str) -> None:
     assert classify(returncode, [line]).kind == kind
+
+
+def test_what_went_into_a_session_of_its_own_is_ended_too(tmp_path: Path) -> None:
+    code = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
+                         stdout=subprocess.DEVNULL)
+open(sys.argv[1], "w").write(str(child.pid))
+"""
+    work(code, tmp_path, str(tmp_path / "pid"))
+    assert wait_until_gone(int((tmp_path / "pid").read_text(encoding="utf-8")))
+
+
+def test_the_first_rank_that_fails_says_why_and_with_which_code(tmp_path: Path) -> None:
+    code = """import sys
+print('@llmsys {"event": "error", "kind": "stopped", "text": "saved", "code": 6, "step": 3}')
+print('@llmsys {"event": "error", "kind": "interrupted", "text": "stopped", "code": 130}'); sys.exit(1)"""
+    with pytest.raises(JobError, match="saved") as caught:
+        work(code, tmp_path)
+    assert (caught.value.kind, caught.value.exit_code) == ("stopped", 6)
+    assert caught.value.details == {"step": 3}
+
+
+def test_a_users_mistake_is_known_although_the_launcher_ends_with_another_code(tmp_path: Path) -> None:
+    code = """import sys; print('@llmsys {"event": "error", "kind": "user", "text": "no pad", "code": 2}'); sys.exit(1)"""
+    with pytest.raises(UserError, match="no pad") as caught:
+        work(code, tmp_path)
+    assert not isinstance(caught.value, JobError)
+
+
+@pytest.mark.parametrize(("by_kernel", "kind"), [(True, "oom_host"), (False, "killed")])
+@pytest.mark.parametrize(
+    ("returncode", "line"), [(-9, "the room is full"), (1, "  exitcode  : -9 (pid: 7)"), (247, "")]
+)
+def test_a_kill_by_the_kernel_for_want_of_memory_is_told_apart(by_kernel, kind, returncode, line) -> None:
+    if returncode == 247:
+        line = "exits with return code = -9"
+    assert classify(returncode, [line], killed_by_kernel=by_kernel).kind == kind
+
+
+def test_a_run_stopped_on_request_ends_with_its_own_code_and_says_how_to_go_on(tmp_path: Path) -> None:
+    event = '{"event": "error", "kind": "stopped", "text": "Go on with `llmsys train resume=x`.", "code": 6}'
+    with pytest.raises(JobError) as raised:
+        work(f"print('noise'); print('@llmsys {event}'); exit(1)", tmp_path)
+    assert (raised.value.kind, raised.value.exit_code, raised.value.log_tail) == ("stopped", 6, "")
+    assert str(raised.value) == "Go on with `llmsys train resume=x`."
+
+
+def test_the_tail_of_a_log_ends_where_the_launcher_reports_what_a_rank_has_said():
+    said = ["step 3", "torch.OutOfMemoryError: CUDA out of memory", ""]
+    box = [
+        "E1130 02:57:05.479000 848 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: 4) local_rank: 1",
+        "Traceback (most recent call last):",
+        "ChildFailedError",
+    ]
+    assert log_tail(said + box) == "step 3\ntorch.OutOfMemoryError: CUDA out of memory"
+    assert log_tail(box).startswith("E1130")

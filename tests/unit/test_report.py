@@ -11,7 +11,8 @@ import pytest
 from llmsys_exp.report import plots
 from llmsys_exp.report.console import Console, duration, format_table, gib
 from llmsys_exp.report.plots import draw_plots, loss_figure, memory_figure, smoothed
-from llmsys_exp.report.progress import LineProgress, describe_extras, time_left
+from llmsys_exp.report.progress import BarProgress, LineProgress
+from llmsys_exp.report.progress_line import figures_of, progress_line, time_left_s
 from llmsys_exp.runs.measured import MemoryRow, memory_rows
 from llmsys_exp.runs.paths import RunPaths
 
@@ -73,10 +74,10 @@ def test_progress_without_a_terminal_is_about_ten_lines() -> None:
     assert "left" in lines[5]
 
 
-def test_time_left_needs_something_done_and_something_to_do() -> None:
-    assert time_left(2, 6, 10.0) == "30 s left"
-    assert time_left(0, 6, 10.0) == ""
-    assert time_left(6, 0, 10.0) == ""
+def test_time_left_s_needs_something_done_and_something_to_do() -> None:
+    assert time_left_s(2, 6, 10.0) == 30
+    assert time_left_s(0, 6, 10.0) is None
+    assert time_left_s(6, 0, 10.0) is None
 
 
 def test_extra_figures_are_shown_as_they_are() -> None:
@@ -89,7 +90,54 @@ def test_extra_figures_are_shown_as_they_are() -> None:
         "loss": 1.23456,
         "x": 7,
     }
-    assert describe_extras(event) == "loss 1.235  x 7"
+    assert [piece.text for piece in figures_of(event)] == ["loss 1.235", "x 7"]
+
+
+STEP = {
+    **{"event": "progress", "name": "train", "done": 50, "total": 200, "unit": "step"},
+    **{"loss": 1.23456, "lr": 0.00012, "tokens_per_s": 41234.5, "mfu": 0.4123, "grad": 0.5},
+    **{"peak_gib": 12.94, "planned_gib": 13.51},
+}
+
+
+def test_a_wide_line_shows_everything_once() -> None:
+    assert progress_line(STEP, left_s=181, width=200) == (
+        "train 50/200 step  loss 1.235  lr 1.2e-04  41.2k tokens/s  MFU 41.2 %  grad 0.5  "
+        "12.9 of 13.5 GiB planned  3 min 01 s left"
+    )
+
+
+@pytest.mark.parametrize("width", range(30, 160, 7))
+def test_a_line_never_wraps_and_keeps_what_matters_most(width: int) -> None:
+    line = progress_line(STEP, left_s=181, width=width, bar=True)
+    assert len(line) <= width
+    assert line.startswith("train 50/200")
+    for shown, least in (("loss 1.235", 30), ("left", 36), ("41.2k tok", 48), ("GiB", 63), ("MFU", 75)):
+        assert shown in line or width < least
+
+
+def test_what_is_left_of_the_width_is_the_bar() -> None:
+    assert progress_line(STEP, left_s=181, width=77, bar=True) == (
+        "train 50/200  loss 1.235  41.2k tok/s  MFU 41%  12.9/13.5 GiB  3:01 left"
+    )
+    assert "━━───" in progress_line(STEP, left_s=181, width=117, bar=True)
+    assert "━━───" not in progress_line(STEP, left_s=181, width=117)
+
+
+def test_evaluations_leave_their_result_and_no_bar() -> None:
+    stream = io.StringIO()
+    with BarProgress(Console(stream)) as progress:
+        progress.handle({**STEP, "done": 10})
+        progress.handle({"event": "phase", "name": "evaluate after step 10"})
+        bar = {"event": "progress", "name": "evaluate after step 10: loss", "total": 2, "unit": "batch"}
+        progress.handle({**bar, "done": 2})
+        progress.handle({"event": "result", "name": "evaluate after step 10", "loss": 1.5, "field_f1": 0.25})
+        progress.handle({**STEP, "done": 200})
+    lines = [line for line in stream.getvalue().splitlines() if line.strip()]
+    assert lines[0].startswith("  train 10/200")
+    assert lines[1] == "  evaluate after step 10:  loss 1.5  field_f1 0.25"
+    assert lines[2].startswith("  train 200/200")
+    assert len(lines) == 3
 
 
 def test_smoothing_starts_at_the_first_value_and_keeps_a_constant() -> None:
@@ -109,6 +157,9 @@ class Forecast:
             "activations": 40,
         }
     )
+    device_used_bytes: int = 150
+    host_peak_bytes: int = 1000
+    phases: dict[str, int] = field(default_factory=lambda: {"load": 50, "forward 1": 70, "backward 1": 90})
 
 
 def test_on_a_gpu_the_allocator_is_asked_and_evaluation_left_out() -> None:
@@ -123,6 +174,31 @@ def test_on_a_gpu_the_allocator_is_asked_and_evaluation_left_out() -> None:
         ("peak reserved", 120, 110),
     ]
     assert rows[0].difference == pytest.approx(-0.05)
+
+
+def test_phases_the_driver_and_main_memory_have_rows_where_they_were_measured() -> None:
+    phases = [
+        {"phase": "model loaded", "peak_allocated_bytes": 51, "device_used_bytes": 60, "pss_bytes": 300},
+        {
+            "phase": "after first backward",
+            "peak_allocated_bytes": 88,
+            "device_used_bytes": 140,
+            "pss_bytes": 200,
+        },
+    ]
+    ranks = [
+        {"host": "a", "phases": phases},
+        {"host": "a", "phases": phases},
+        {"host": "b", "phases": phases},
+    ]
+    rows = memory_rows(Forecast(), {"memory_per_rank": ranks})
+    assert [(row.name, row.planned_bytes, row.measured_bytes) for row in rows] == [
+        ("peak allocated", 100, 88),
+        ("device in use", 150, 140),
+        ("  loading", 50, 51),
+        ("  first forward and backward", 90, 88),
+        ("main memory of a node", 1000, 600),
+    ]
 
 
 def test_on_the_cpu_the_process_and_its_tensors_are_asked() -> None:
@@ -158,3 +234,20 @@ def test_without_matplotlib_a_note_says_so(tmp_path: Path, monkeypatch: pytest.M
     [note] = draw_plots(RunPaths(tmp_path), title="mine", results={}, memory=[])
     assert "pip install matplotlib" in note
     assert not (tmp_path / "loss.png").exists()
+
+
+def test_the_summary_tells_what_a_run_went_through() -> None:
+    from llmsys_exp.report.summary import _life
+
+    train = {
+        "best": {"loss": 1.5, "step": 20},
+        "resumed_from": [10, 30],
+        "bad_steps": 1,
+        "stopped_early": True,
+    }
+    assert _life(train) == [
+        "lowest held-out loss 1.500 after step 20, and training stopped early",
+        "taken up again after step 10, 30",
+        "1 steps were left out: their loss or gradient was no number",
+    ]
+    assert _life({}) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "experiments" / "data"
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("make_house_style", FOLDER / "make_house_style.py")
+def load_script(name: str = "make_house_style"):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     # dataclasses look their module up by name
@@ -32,6 +32,13 @@ def goods(rows: list[dict[str, str]]) -> set[tuple[str, str]]:
 def test_the_files_are_what_the_script_makes():
     for name, rows in load_script().make().items():
         assert read(name) == rows
+
+
+def test_the_files_of_long_rows_are_what_their_script_makes():
+    load_script()  # the other takes its orders from there
+    for name, rows in load_script("make_order_book").make().items():
+        assert read(name) == rows
+        assert all(row["output"].count("\n") == row["input"].count("\n") >= 2 for row in rows)
 
 
 def test_training_heldout_and_prompts_share_no_combination():

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from llmsys_exp.config.schema import Scheduler
+from llmsys_exp.config.schema import Scheduler, TrainingConfig
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.workers.convert import STAMP, find_gguf, is_converted
 from llmsys_exp.workers.files import whole_folder, write_json
@@ -50,12 +50,19 @@ def test_an_unknown_score_is_refused_with_the_closest_name():
 
 @pytest.mark.parametrize("kind", list(Scheduler))
 def test_learning_rate_rises_then_follows_its_schedule(kind):
-    factor = learning_rate_factor(kind, steps=100, warmup_ratio=0.1)
+    factor = learning_rate_factor(TrainingConfig(scheduler=kind, warmup_ratio=0.1), steps=100)
     values = [factor(step) for step in range(100)]
     assert values[0] == pytest.approx(0.1)
     assert max(values) == pytest.approx(1.0)
     assert values[10:] == sorted(values[10:], reverse=True)
     assert (values[-1] == 1.0) == (kind is Scheduler.constant)
+
+
+def test_warm_up_steps_stand_in_for_the_ratio():
+    factor = learning_rate_factor(TrainingConfig(warmup_ratio=0.9, warmup_steps=4), steps=100)
+    assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    with pytest.raises(UserError, match="warmup_steps is 101, but the run has 100 steps"):
+        learning_rate_factor(TrainingConfig(warmup_steps=101), steps=100)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -117,7 +124,7 @@ def events_of(output: str) -> list[dict]:
             "bad row",
         ),
         ("from llmsys_exp.errors import JobError; raise JobError('x', kind='diverged')", 4, "diverged", "x"),
-        ("raise RuntimeError('CUDA out of memory. Tried')", 4, "out_of_memory", "CUDA out of memory"),
+        ("raise RuntimeError('CUDA out of memory. Tried')", 4, "oom_gpu", "The GPU ran out of memory"),
         ("raise ValueError('odd')", 1, "bug", "ValueError: odd"),
         ("raise ModuleNotFoundError(name='deepspeed')", 2, "missing_package", "llmsys-exp[train]"),
     ],

@@ -17,9 +17,9 @@ class DataConfig:
 
     name: str = "???"
     """Name the data is recorded under; with `dataset_info`, the entry to use."""
-    train: str = "???"
+    train: Optional[str] = "???"
     """Training file (json, jsonl, csv, parquet), folder or hub id of a data set, or `shipped:` and a path
-    below experiments/."""
+    below experiments/. null: what `dataset_info` says."""
     heldout: Optional[str] = None
     """Held-out file for loss and task score."""
     heldout_split: float = 0.0
@@ -29,7 +29,8 @@ class DataConfig:
     format: DataFormat = DataFormat.auto
     """How a row is laid out; `auto` looks at the first row."""
     columns: Dict[str, str] = field(default_factory=dict)
-    """Name in the file for each name of the format (instruction, output, messages, text ...) that differs."""
+    """Name in the file for each name of the format (instruction, output, messages, text ...) that differs;
+    also of the speakers in conversations (human, gpt, user, assistant ...)."""
     dataset_info: Optional[str] = None
     """A LLaMA-Factory dataset_info.json; `name` is the entry, which gives file, format and columns."""
     subset: Optional[str] = None

@@ -130,3 +130,4 @@ class Step(Enum):
     export = "export"
     quantize = "quantize"
     infer = "infer"
+    parallelism = "parallelism"

@@ -24,7 +24,8 @@ class LoraConfig:
     targets: Any = "all-linear"
     """`all-linear`, or a list of module names such as [q_proj, v_proj]."""
     adapter_dtype: Dtype = Dtype.auto
-    """Storage type of the adapter weights. DeepSpeed casts them to the compute type."""
+    """Type of the adapter weights: fp32, or auto for the compute type. DeepSpeed casts fp32 ones to it below
+    stage 3; at stage 3 they stay."""
     use_dora: bool = False
     """Weight-decomposed adapters: a trained magnitude for each output (below ZeRO stage 3)."""
     use_rslora: bool = False
@@ -44,7 +45,8 @@ class FreezeConfig:
     last_layers: int = 2
     """Train only the last n transformer layers (and the head when it is not tied)."""
     modules: List[str] = field(default_factory=list)
-    """Train only parameters whose names hold one of these, in place of `last_layers`."""
+    """Train only these, in place of `last_layers`: dotted names or whole parts of them, as mlp, layers.3,
+    lm_head. The forecast counts every layer from the first that may hold one as trained: an upper end."""
 
 
 @dataclass

@@ -49,6 +49,8 @@ class HardwareConfig:
     """Number of machines."""
     memory_gib: Optional[float] = None
     """Memory of one GPU in GiB. None: what the table says a process can use."""
+    enforce_memory: bool = False
+    """Let the training worker take no more of a larger GPU than a process could of the one planned for."""
     in_use_gib: float = 0.0
     """Memory per GPU that other processes hold, in GiB."""
     host_memory_gib: Optional[float] = None

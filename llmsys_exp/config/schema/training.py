@@ -56,7 +56,7 @@ class TrainingConfig:
     liger_kernels: List[str] = field(default_factory=list)
     """Which of them: rope, rms_norm, swiglu, fused_linear_cross_entropy. Empty: all."""
     loss: Loss = Loss.stock
-    """`chunked` never holds all logits at once (DeepSpeed's tiled loss)."""
+    """`chunked` makes no fp32 copy of the logits (DeepSpeed's). Liger's fused loss never holds them all."""
     grad_accum_dtype: Dtype = Dtype.auto
     """Type in which DeepSpeed accumulates gradients. auto: the compute type."""
     loss_scale: float = 0.0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SORTED_BATCHES = 64
+"""Batches that are sorted by length together: enough to make lengths alike, few enough to stay mixed."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,9 @@ class Order:
     grad_accum: int
     world_size: int
     seed: int
+    lengths: Sequence[int] | None = field(default=None, repr=False, compare=False)
+    """Tokens of each example. Given, examples of about one length share a batch."""
+    _epochs: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def global_batch(self) -> int:
@@ -33,13 +40,10 @@ class Order:
     def step(self, number: int) -> list[int]:
         """Examples of one optimizer step over all ranks."""
         first = number * self.global_batch
-        epochs: dict[int, list[int]] = {}
         picked = []
         for position in range(first, first + self.global_batch):
             epoch, place = divmod(position, self.count)
-            if epoch not in epochs:
-                epochs[epoch] = self._shuffled(epoch)
-            picked.append(epochs[epoch][place])
+            picked.append(self._epoch(epoch)[place])
         return picked
 
     def micro_batches(self, number: int, *, rank: int) -> list[list[int]]:
@@ -47,7 +51,31 @@ class Order:
         mine = self.step(number)[rank :: self.world_size]
         return [mine[at : at + self.micro_batch] for at in range(0, len(mine), self.micro_batch)]
 
+    def _epoch(self, epoch: int) -> list[int]:
+        if epoch not in self._epochs:
+            for old in [one for one in self._epochs if one < epoch - 1 or one > epoch]:
+                del self._epochs[old]
+            shuffled = self._shuffled(epoch)
+            self._epochs[epoch] = shuffled if self.lengths is None else self._grouped(epoch, shuffled)
+        return self._epochs[epoch]
+
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(self.count))
         random.Random(f"{self.seed}/{epoch}").shuffle(order)
         return order
+
+    def _grouped(self, epoch: int, order: list[int]) -> list[int]:
+        """Sort stretches of the shuffled order by length, cut them where steps begin, shuffle the batches."""
+        lengths, size = self.lengths, self.global_batch
+        assert lengths is not None
+        # the first batch of an epoch may have begun in the one before
+        begun = min(-epoch * self.count % size, len(order))
+        head, rest = order[:begun], order[begun:]
+        batches: list[list[int]] = []
+        for first in range(0, len(rest), SORTED_BATCHES * size):
+            stretch = sorted(rest[first : first + SORTED_BATCHES * size], key=lambda one: lengths[one])
+            batches += [stretch[at : at + size] for at in range(0, len(stretch), size)]
+        whole = [one for one in batches if len(one) == size]
+        random.Random(f"{self.seed}/{epoch}/batches").shuffle(whole)
+        tail = [one for one in batches if len(one) < size]
+        return [*head, *(one for batch in (*whole, *tail) for one in batch)]

@@ -1,22 +1,18 @@
-"""Alpaca-style rows from json and jsonl files, with errors that name the file and the row."""
+"""Prompts and tasks in alpaca's columns, with errors that name the file and the row."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.errors import UserError, closest
+from llmsys_exp.errors import closest
+from llmsys_exp.workers.data.records import DataError, kind_of, read_records
+
+__all__ = ["DataError", "Row", "cell", "need_text", "read_rows"]
 
 FORMAT_HINT = 'A row looks like {"instruction": "...", "input": "...", "output": "..."}'
-
-
-class DataError(UserError):
-    """A data file cannot be used as it is."""
-
-    kind = "data"
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class Row:
 def read_rows(
     path: Path, columns: Mapping[str, str], *, need_output: bool = True, limit: int | None = None
 ) -> list[Row]:
-    """Read a data file; `.jsonl` holds one object a line, any other name one JSON list.
+    """Read a file of tasks.
 
     Args:
         path: The file.
@@ -48,75 +44,62 @@ def read_rows(
         DataError: Unreadable file, invalid JSON, no rows, or a row without a needed column.
     """
     rows: list[Row] = []
-    for where, value in _records(path):
+    for where, value in read_records(Path(path).absolute()):
         if limit is not None and len(rows) >= limit:
             break
-        rows.append(_row(value, columns, where=where, need_output=need_output))
+        rows.append(parse_row(value, columns, where=where, need_output=need_output))
     if not rows:
-        raise DataError(
-            "The data set is empty", where=str(path), do=f"Give it at least one row.  {FORMAT_HINT}"
-        )
+        raise empty_data(path)
     return rows
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"The data file cannot be read: {error}", where=str(path)) from None
-    if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield f"{path}, line {number}", _parse(line, path, first_line=number)
-        return
-    values = _parse(text, path, first_line=1) if text.strip() else []
-    if not isinstance(values, list):
-        hint = "One object a line needs a file name that ends in .jsonl"
-        raise DataError(f"The file must hold a list of rows, not {_kind(values)}", where=str(path), do=hint)
-    for number, value in enumerate(values, start=1):
-        yield f"{path}, row {number}", value
-
-
-def _parse(text: str, path: Path, *, first_line: int) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        hint = "One object a line needs a file name that ends in .jsonl" if error.msg == "Extra data" else ""
-        raise DataError("Not valid JSON", where=f"{path}:{line}", why=error.msg, do=hint) from None
-
-
-def _row(value: Any, columns: Mapping[str, str], *, where: str, need_output: bool) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(f"A row must be an object, not {_kind(value)}", where=where, do=FORMAT_HINT)
-    cells: dict[str, str] = {}
-    for name in ("instruction", "input", "output"):
-        column = columns.get(name, name)
-        cell = value.get(column)
-        if name == "instruction" or (name == "output" and need_output):
-            _check_cell(column, cell, where=where, present=list(value))
-        cells[name] = "" if cell is None else str(cell)
-    return Row(**cells)
-
-
-def _check_cell(column: str, cell: Any, *, where: str, present: list[str]) -> None:
-    if isinstance(cell, str) and cell.strip():
-        return
-    if column in present:
-        problem = (
-            f"{column!r} is empty"
-            if cell in (None, "") or isinstance(cell, str)
-            else f"{column!r} is no text"
-        )
-        raise DataError(f"The row's {problem}", where=where, do="Fill it in or leave the row out")
-    near = closest(column, present)
-    suggestion = f"Did you mean the column {near!r}?  " if near else ""
-    raise DataError(
-        f"The row has no {column!r}",
-        where=where,
-        do=f"{suggestion}Name the columns with data.columns.  {FORMAT_HINT}",
+def empty_data(source: str | Path) -> DataError:
+    """Describe a data set without rows."""
+    return DataError(
+        "The data set is empty", where=str(source), do=f"Give it at least one row.  {FORMAT_HINT}"
     )
 
 
-def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")
+def parse_row(value: Any, columns: Mapping[str, str], *, where: str, need_output: bool) -> Row:
+    """Read one record in alpaca's columns."""
+    need_object(value, where=where)
+    for name in ("instruction", "output") if need_output else ("instruction",):
+        need_text(value, name, columns, where=where)
+    return Row(*(cell(value, name, columns) for name in ("instruction", "input", "output")))
+
+
+def need_object(value: Any, *, where: str, hint: str = FORMAT_HINT) -> None:
+    """Refuse a record that is no object."""
+    if not isinstance(value, dict):
+        raise DataError(f"A row must be an object, not {kind_of(value)}", where=where, do=hint)
+
+
+def cell(value: Mapping[str, Any], name: str, columns: Mapping[str, str]) -> str:
+    """Return a column as text; empty where it is absent or null."""
+    found = value.get(columns.get(name, name))
+    return "" if found is None else str(found)
+
+
+def need_text(value: Mapping[str, Any], name: str, columns: Mapping[str, str], *, where: str) -> str:
+    """Return a column that must hold text."""
+    column = columns.get(name, name)
+    found = need_column(value, name, columns, where=where)
+    if isinstance(found, str) and found.strip():
+        return found
+    problem = "is empty" if found is None or isinstance(found, str) else "is no text"
+    raise DataError(f"The row's {column!r} {problem}", where=where, do="Fill it in or leave the row out")
+
+
+def need_column(value: Mapping[str, Any], name: str, columns: Mapping[str, str], *, where: str) -> Any:
+    """Return a column that must be there, whatever it holds."""
+    column = columns.get(name, name)
+    if column in value:
+        return value[column]
+    near = closest(column, list(map(str, value)))
+    suggestion = f"Did you mean the column {near!r}?  " if near else ""
+    hint = f"  {FORMAT_HINT}" if name in ("instruction", "output") else ""
+    raise DataError(
+        f"The row has no {column!r}",
+        where=where,
+        do=f"{suggestion}Name the columns with data.columns.{hint}",
+    )

@@ -9,6 +9,8 @@ from llmsys_exp.config.schema import Dtype, MethodKind, Weights
 from llmsys_exp.errors import UserError
 from llmsys_exp.workers.job import Job, settled
 from llmsys_exp.workers.models.hub import cannot_load, hub_arguments
+from llmsys_exp.workers.models.quantized import quantized_model
+from llmsys_exp.workers.models.random_weights import random_model
 
 
 def torch_dtype(dtype: Dtype) -> Any:
@@ -20,23 +22,22 @@ def torch_dtype(dtype: Dtype) -> Any:
 
 
 def load_base_model(job: Job, *, device: Any) -> Any:
-    """Load or build the model that training starts from, on the host (quantised ones: on the device)."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """Load or build the model that training starts from, in the compute type and on the device.
 
-    arguments = hub_arguments(job) | {
-        "dtype": torch_dtype(job.config.training.dtype),
-        "attn_implementation": _attention(job),
-    }
+    Inside `built_sharded` at stage 3 each rank gets its shards alone.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    arguments = _arguments(job)
     try:
-        if job.config.model.weights is Weights.random:
-            revision = arguments.pop("revision")
-            shape = AutoConfig.from_pretrained(
-                job.model_source, revision=revision, trust_remote_code=arguments["trust_remote_code"]
-            )
-            return AutoModelForCausalLM.from_config(shape, **arguments)
         if job.config.method.kind is MethodKind.qlora:
-            arguments |= {"quantization_config": _quantization(job), "device_map": {"": device}}
-        return AutoModelForCausalLM.from_pretrained(job.model_source, **arguments)
+            return quantized_model(job, device=device, **arguments)
+        if job.config.model.weights is Weights.random:
+            return random_model(job, device=device, **arguments)
+        if device.type == "cuda" and not is_deepspeed_zero3_enabled():
+            arguments["device_map"] = {"": device}  # weights go there one by one: no copy a rank on the host
+        return AutoModelForCausalLM.from_pretrained(job.model_source, **arguments, **hub_arguments(job))
     except OSError as error:
         raise cannot_load("model", job, error) from error
 
@@ -45,15 +46,24 @@ def load_model_folder(job: Job, folder: str) -> Any:
     """Load a finished model (the base or a merged one) in the run's compute type."""
     from transformers import AutoModelForCausalLM
 
+    from llmsys_exp.workers.ranks import pick_device
+
+    if job.config.model.weights is Weights.random and folder == job.model_source:
+        # other devices draw other numbers from a seed, and `quantized_model` draws on the host
+        packed = job.config.method.kind is MethodKind.qlora
+        device = "cpu" if packed else pick_device(job.resolved.device)
+        return random_model(job, device=device, **_arguments(job)).eval()
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=torch_dtype(job.config.training.dtype),
-            attn_implementation=_attention(job),
-            **hub_arguments(job),
-        ).eval()
+        return AutoModelForCausalLM.from_pretrained(folder, **_arguments(job), **hub_arguments(job)).eval()
     except OSError as error:
         raise cannot_load("model", job, error) from error
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    return {
+        "dtype": torch_dtype(job.config.training.dtype),
+        "attn_implementation": _attention(job),
+    }
 
 
 def _attention(job: Job) -> str:
@@ -65,27 +75,3 @@ def _attention(job: Job) -> str:
             do="Run: pip install flash-attn --no-build-isolation, or set training.attention=sdpa",
         )
     return wanted
-
-
-def _quantization(job: Job) -> Any:
-    import torch
-    from transformers import BitsAndBytesConfig
-
-    if not torch.cuda.is_available() or importlib.util.find_spec("bitsandbytes") is None:
-        lack = "a CUDA device" if not torch.cuda.is_available() else "the package bitsandbytes"
-        raise UserError(
-            f"qlora needs {lack}",
-            where="method.kind=qlora",
-            do="Set method=lora, or on a GPU machine run: pip install 'llmsys-exp[quant]'",
-        )
-    settings, compute = job.config.method.quantization, torch_dtype(job.config.training.dtype)
-    if settings.bits == 8:
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type=settings.quant_type,
-        bnb_4bit_use_double_quant=settings.double_quant,
-        bnb_4bit_compute_dtype=compute,
-        # ZeRO-3 can shard packed weights only when they are stored in a floating type
-        bnb_4bit_quant_storage=compute,
-    )

@@ -11,6 +11,7 @@ from llmsys_exp.workers.tasks.base import Task
 
 TASKS = {
     ModelKind.causal_lm: "llmsys_exp.workers.tasks.causal_lm:CausalLm",
+    ModelKind.mlp: "llmsys_exp.workers.tasks.image_classification:ImageClassification",
 }
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 class Task(Protocol):
     """A model with its data. Every rank holds one, with the same examples in the same order."""
 
+    unit: str
+    """What `tokens` counts, in the singular: token, image."""
     examples: Sequence[Any]
     heldout: Sequence[Any]
 
@@ -26,6 +28,10 @@ class Task(Protocol):
 
     def tokens(self, examples: Sequence[Any]) -> int:
         """Count what throughput is told in: tokens without padding, images."""
+        ...
+
+    def pairs(self, examples: Sequence[Any]) -> int:
+        """Sum the squared lengths of what attends to itself, for counting FLOPs; 0 without attention."""
         ...
 
     def loss(self, engine: Any, batch: Mapping[str, Any], targets: float) -> Any:

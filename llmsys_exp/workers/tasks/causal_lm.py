@@ -2,62 +2,87 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmsys_exp.config.schema import MethodKind
 from llmsys_exp.workers import events
+from llmsys_exp.workers.data.apart import check_kept_apart
 from llmsys_exp.workers.data.collate import collate
-from llmsys_exp.workers.data.encode import Example, encode
-from llmsys_exp.workers.data.rows import DataError, read_rows
+from llmsys_exp.workers.data.example import Example
+from llmsys_exp.workers.data.load import load_examples
 from llmsys_exp.workers.job import Job, settled
-from llmsys_exp.workers.methods import apply_method
-from llmsys_exp.workers.models.kernels import use_liger
+from llmsys_exp.workers.methods import ADAPTED, apply_method, saves_adapters
+from llmsys_exp.workers.models.kernels import use_kernels
 from llmsys_exp.workers.models.load import load_base_model
+from llmsys_exp.workers.models.sharding import built_sharded
 from llmsys_exp.workers.models.tokenizer import check_vocabulary, load_tokenizer
 from llmsys_exp.workers.ranks import Ranks
-from llmsys_exp.workers.scores import check_score
+from llmsys_exp.workers.shards import GB
 from llmsys_exp.workers.training.evaluate import Evaluator
-from llmsys_exp.workers.training.saving import save_adapter, save_whole_model
+from llmsys_exp.workers.training.saving import save_adapter, save_trained_base, save_whole_model
+
+PAD_TO = 8
+"""Tokens: what tensor cores take at once in 16 bit."""
 
 
 class CausalLm:
     """Supervised fine-tuning: next-token loss on answers."""
 
+    unit = "token"
+
     def __init__(self, job: Job, ranks: Ranks) -> None:
         self._job, self._ranks, self._config = job, ranks, job.config
         self._tokenizer = load_tokenizer(job)
-        self.examples, self.heldout = self._load_data()
+        # flash attention's kernel is told where packed examples begin; others see it in the positions
+        self._varlen = self._config.training.attention == "flash_attention_2"
+        self._unchecked = self._config.data.packing
+        data = load_examples(job, self._tokenizer)
+        self.examples, self.heldout = data.train, data.heldout
+        self._fingerprint = data.fingerprint
+        for note in data.notes:
+            events.note(note)
 
     def build(self) -> Any:
         """Load the model, put kernels and adapters on, and set checkpointing."""
-        model = load_base_model(self._job, device=self._ranks.device)
-        check_vocabulary(model, self._tokenizer)
-        if self._config.training.liger:
-            use_liger(model, self._job)
-        checkpointing = settled(
-            self._config.training.gradient_checkpointing, "training.gradient_checkpointing"
-        )
-        return apply_method(model, self._config.method, checkpointing=checkpointing)
+        ds_config = json.loads(self._job.paths.ds_config.read_text(encoding="utf-8"))
+        with built_sharded(ds_config, quantised=self._config.method.kind is MethodKind.qlora):
+            model = load_base_model(self._job, device=self._ranks.device)
+            check_vocabulary(model, self._tokenizer)
+            use_kernels(model, self._config.training, device=self._ranks.device)
+            return apply_method(model, self._config)
 
     def collate(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Pad to one width."""
+        """Pad to one width; on a GPU to a multiple, but never beyond what was planned."""
         return collate(
-            examples, pad_id=self._tokenizer.pad_token_id, train_on_prompt=self._config.data.train_on_prompt
+            examples,
+            pad_id=self._tokenizer.pad_token_id,
+            varlen=self._varlen,
+            multiple=PAD_TO if self._ranks.device.type == "cuda" else 1,
+            most=self._config.data.max_length,
         )
 
     def targets(self, examples: Sequence[Example]) -> int:
         """Count the tokens that are learnt."""
-        on_prompt = self._config.data.train_on_prompt
-        return sum(one.label_count(train_on_prompt=on_prompt) for one in examples)
+        return sum(one.label_count for one in examples)
 
     def tokens(self, examples: Sequence[Example]) -> int:
         """Count tokens without padding."""
         return sum(len(one.ids) for one in examples)
 
+    def pairs(self, examples: Sequence[Example]) -> int:
+        """Sum squared lengths; packed examples do not attend to one another."""
+        return sum(length**2 for one in examples for length in one.lengths or (len(one.ids),))
+
     def loss(self, engine: Any, batch: Mapping[str, Any], targets: float) -> Any:
         """Sum over the micro-batch's answer tokens, divided by `targets`."""
-        return engine(**batch, num_items_in_batch=targets).loss
+        if self._unchecked:
+            # not in `build`: sharded weights are whole only in the engine's hands
+            check_kept_apart(engine.module, varlen=self._varlen)
+            self._unchecked = False
+        # with a cache, transformers would not look for packed examples
+        return engine(**batch, num_items_in_batch=targets, use_cache=False).loss
 
     def evaluate(self, model: Any, name: str) -> dict[str, Any] | None:
         """Measure loss and task score."""
@@ -75,27 +100,17 @@ class CausalLm:
 
     def save(self, model: Any) -> None:
         """Write the adapter, or a whole model folder."""
-        if self._config.method.kind in (MethodKind.lora, MethodKind.qlora):
-            save_adapter(model, self._job.paths.adapter, ranks=self._ranks)
+        paths, method = self._job.paths, self._config.method
+        if saves_adapters(method):
+            save_adapter(model, paths.adapter, ranks=self._ranks)
+            return
+        how = {"ranks": self._ranks, "shard_bytes": int(self._config.export.shard_gb * GB)}
+        if method.kind in ADAPTED:  # with train_base both are the result; `export` merges them
+            save_trained_base(model, self._tokenizer, paths.trained_base, **how)
+            save_adapter(model, paths.adapter, ranks=self._ranks, base=paths.trained_base)
         else:
-            save_whole_model(model, self._tokenizer, self._job.paths.merged, ranks=self._ranks)
+            save_whole_model(model, self._tokenizer, paths.merged, **how)
 
     def describe(self) -> dict[str, Any]:
-        """Return how many examples there are."""
-        return {"examples": len(self.examples)}
-
-    def _load_data(self) -> tuple[list[Example], list[Example]]:
-        files, data = self._job.resolved, self._config.data
-        if files.train_file is None:
-            raise DataError("There is no training file", where="data.train")
-        train = self._encode(read_rows(files.train_file, data.columns, limit=data.limit))
-        if files.heldout_file is None or not self._config.training.evaluate:
-            return train, []
-        check_score(data.score)
-        return train, self._encode(read_rows(files.heldout_file, data.columns))
-
-    def _encode(self, rows: Any) -> list[Example]:
-        examples, notes = encode(self._tokenizer, rows, max_length=self._config.data.max_length)
-        for note in notes:
-            events.note(note)
-        return examples
+        """Return how many examples there are, and what they were made from."""
+        return {"examples": len(self.examples), "data": self._fingerprint}

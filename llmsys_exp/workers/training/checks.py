@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from llmsys_exp.errors import JobError
 
 SHOWN = 5
+SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 class GradientCheck:
     """Notes which trainable parameters get a gradient in the first step.
 
     A hook fires on the rank's own backward pass before ZeRO reduces or drops the gradient, so it works alike
-    at every stage.
+    at every stage. That it fires is all that counts: the gradient of a new adapter's first matrix is exactly
+    zero in step 1, as the second one is.
     """
 
     def __init__(self, model: Any) -> None:
-        self._waiting = {
-            name
+        # a single expert that no token was sent to rightly gets none; experts in one tensor always get theirs
+        watched = {
+            name: weight
             for name, weight in model.named_parameters()
-            # an expert that no token was sent to rightly gets none
-            if weight.requires_grad and "expert" not in name
+            if weight.requires_grad and not SINGLE_EXPERT.search(name)
         }
+        self._waiting = set(watched)
         self._hooks = [
             weight.register_post_accumulate_grad_hook(lambda _, name=name: self._waiting.discard(name))
-            for name, weight in model.named_parameters()
-            if name in self._waiting
+            for name, weight in watched.items()
         ]
 
     def finish(self, gradient_norm: float | None) -> None:

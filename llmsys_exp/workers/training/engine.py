@@ -8,30 +8,25 @@ from llmsys_exp.config.schema import TrainingConfig
 from llmsys_exp.errors import UserError
 from llmsys_exp.workers.data.order import Order
 from llmsys_exp.workers.methods.parameters import trainable_parameters
+from llmsys_exp.workers.training.optimizers import client_optimizer, undo_dummy_step
 from llmsys_exp.workers.training.schedule import learning_rate_factor
 
 
 def start_engine(model: Any, ds_config: dict[str, Any], training: TrainingConfig, *, steps: int) -> Any:
-    """Hand the model to DeepSpeed. The optimizer is DeepSpeed's where its file names one, else torch's."""
+    """Hand the model to DeepSpeed. The optimizer is DeepSpeed's where its file names one, else ours."""
     import deepspeed
-    import torch
     from torch.optim.lr_scheduler import LambdaLR
 
     weights = trainable_parameters(model)
-    factor = learning_rate_factor(training.scheduler, steps=steps, warmup_ratio=training.warmup_ratio)
-    optimizer = None
-    if "optimizer" not in ds_config:
-        # the fused kernel makes no temporary copies of the weights
-        optimizer = torch.optim.AdamW(
-            weights, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
-        )
+    factor = learning_rate_factor(training, steps=steps)
     engine, *_ = deepspeed.initialize(
         model=model,
         config=ds_config,
-        optimizer=optimizer,
+        optimizer=None if "optimizer" in ds_config else client_optimizer(weights, training),
         model_parameters=weights,
         lr_scheduler=lambda built: LambdaLR(built, factor),
     )
+    undo_dummy_step(engine.optimizer)
     return engine
 
 

@@ -62,7 +62,7 @@ class Evaluator:
             with torch.no_grad():
                 moved = {key: value.to(self._ranks.device) for key, value in batch.items()}
                 sum_of_losses += float(model(**moved, num_items_in_batch=1).loss)
-            tokens += sum(len(self._examples[number].answer_ids) for number in numbers if number >= 0)
+            tokens += sum(self._examples[number].label_count for number in numbers if number >= 0)
             events.progress(f"{name}: loss", done, len(mine), unit="batch")
         total, count = self._ranks.total(sum_of_losses, tokens)
         return total / count

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from llmsys_exp.workers.data.order import Order
 from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.tasks.base import Task
+from llmsys_exp.workers.training.bad_steps import explained_overflow
 from llmsys_exp.workers.training.checks import GradientCheck
 from llmsys_exp.workers.training.memory import MemoryMeter
 
@@ -24,66 +25,129 @@ class StepReport:
     gradient_norm: float | None
     tokens: int
     seconds: float
+    applied: bool = True
+    """False when the engine left the update out, because a gradient was no number."""
+    pairs: int = 0
+    """Sum of squared sequence lengths, which attention's arithmetic grows with."""
+    stop: bool = False
+    """Some rank was told to stop."""
 
 
-def _whole_gradient_norm(engine: Any) -> float | None:
+def _whole_gradient_norm(engine: Any) -> Any:
     """Return the gradient's norm where every rank holds all of it; sharding stages tell it themselves."""
     import torch
 
     if engine.zero_optimization_stage() > 0:
         return None
     norms = [weight.grad.norm() for weight in engine.module.parameters() if weight.grad is not None]
-    return float(torch.stack(norms).norm()) if norms else None
+    return torch.stack(norms).norm() if norms else None
 
 
 class Trainer:
-    """Runs optimizer steps."""
+    """Runs optimizer steps.
 
-    def __init__(self, engine: Any, task: Task, order: Order, *, ranks: Ranks, memory: MemoryMeter) -> None:
+    The next step's first batch is made while the device is at work on backward. Figures are read once a step,
+    after the update.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        task: Task,
+        order: Order,
+        *,
+        ranks: Ranks,
+        memory: MemoryMeter,
+        wants_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._engine, self._task, self._order = engine, task, order
-        self._ranks, self._memory = ranks, memory
+        self._ranks, self._memory, self._wants_stop = ranks, memory, wants_stop
         self._checked = False
+        self._ahead: tuple[int, dict[str, Any]] | None = None
 
     def steps(self, first: int, last: int) -> Iterator[StepReport]:
         """Train from the step with number `first`, counted from 0, up to and without `last`."""
         self._engine.train()
         for number in range(first, last):
-            yield self._step(number)
+            yield self._step(number, last=last)
 
-    def _step(self, number: int) -> StepReport:
+    def _step(self, number: int, *, last: int) -> StepReport:
         started = time.monotonic()
         check = None if self._checked else GradientCheck(self._engine.module)
         whole_batch = [self._task.examples[one] for one in self._order.step(number)]
         loss = self._accumulate(number, self._task.targets(whole_batch))
+        tokens, pairs = self._task.tokens(whole_batch), self._task.pairs(whole_batch)
         if check:
             self._memory.record("after first backward")
+        elif number + 1 < last:
+            # before the step, which waits for the norm of the gradients: until then the device is busy
+            self._ahead = number + 1, self._first_batch(number + 1)
         lr = self._engine.get_lr()[0]
-        whole_norm = _whole_gradient_norm(self._engine)
-        self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        gradient_norm = whole_norm if norm is None else float(norm)
+        norm = _whole_gradient_norm(self._engine)
+        with explained_overflow(number):
+            self._engine.step()
+        if check:
+            self._memory.record("after first step")
+        mean_loss, stop = self._over_ranks(loss)
+        told = self._engine.get_global_grad_norm()
+        norm = norm if told is None else told
+        gradient_norm = None if norm is None else float(norm)
         if check:
             check.finish(gradient_norm)
             self._checked = True
-            self._memory.record("after first step")
-        mean_loss = self._ranks.total(loss)[0] / self._ranks.world_size
-        tokens = self._task.tokens(whole_batch)
-        return StepReport(number + 1, mean_loss, lr, gradient_norm, tokens, time.monotonic() - started)
+        return StepReport(
+            step=number + 1,
+            loss=mean_loss,
+            lr=lr,
+            gradient_norm=gradient_norm,
+            tokens=tokens,
+            pairs=pairs,
+            seconds=time.monotonic() - started,
+            applied=self._engine.was_step_applied(),
+            stop=stop,
+        )
 
-    def _accumulate(self, number: int, targets: int) -> float:
-        """Run forward and backward over this rank's micro-batches and return their mean loss."""
+    def _accumulate(self, number: int, targets: int) -> Any:
+        """Run forward and backward over this rank's micro-batches and return their mean loss, unread."""
         # DeepSpeed averages over micro-batches and ranks; dividing sums by this makes the result the mean
         # over all answer tokens of the step, however unevenly they are spread
         share = targets / (self._order.grad_accum * self._order.world_size)
         losses = []
-        for numbers in self._order.micro_batches(number, rank=self._ranks.rank):
-            batch = self._task.collate([self._task.examples[one] for one in numbers])
-            moved = {key: value.to(self._ranks.device, non_blocking=True) for key, value in batch.items()}
-            loss = self._task.loss(self._engine, moved, share)
+        for place, numbers in enumerate(self._order.micro_batches(number, rank=self._ranks.rank)):
+            batch = self._taken_ahead(number) if place == 0 else None
+            loss = self._task.loss(self._engine, batch or self._batch(numbers), share)
             self._engine.backward(loss)
             # only the last micro-batch of a step makes the engine's step() do work
             if not self._engine.is_gradient_accumulation_boundary():
                 self._engine.step()
             losses.append(loss.detach())
-        # read at the end: each reading waits for the GPU
-        return sum(float(one) for one in losses) / self._order.grad_accum
+            del loss  # with its graph, to which bitsandbytes ties inputs and gathered weights
+        return sum(one.double() for one in losses) / self._order.grad_accum
+
+    def _over_ranks(self, loss: Any) -> tuple[float, bool]:
+        """Return the mean loss, and whether any rank wants to stop: one sum, one wait for the device."""
+        import torch
+        from torch import distributed
+
+        wants_stop = torch.full_like(loss, float(self._wants_stop()))
+        figures = torch.stack([loss / self._order.world_size, wants_stop])
+        if self._order.world_size > 1:
+            distributed.all_reduce(figures)
+        mean_loss, requests = figures.tolist()
+        return mean_loss, requests > 0
+
+    def _first_batch(self, number: int) -> dict[str, Any]:
+        return self._batch(self._order.micro_batches(number, rank=self._ranks.rank)[0])
+
+    def _taken_ahead(self, number: int) -> dict[str, Any] | None:
+        prepared, self._ahead = self._ahead, None
+        return prepared[1] if prepared and prepared[0] == number else None
+
+    def _batch(self, numbers: list[int]) -> dict[str, Any]:
+        batch = self._task.collate([self._task.examples[one] for one in numbers])
+        on_gpu = self._ranks.device.type == "cuda"
+        # a copy from page-locked memory does not make the host wait
+        # and what is no tensor, such as a longest length, is read by the host alone
+        tensors = {key: value for key, value in batch.items() if hasattr(value, "to")}
+        ready = {key: value.pin_memory() if on_gpu else value for key, value in tensors.items()}
+        return batch | {key: value.to(self._ranks.device, non_blocking=True) for key, value in ready.items()}
