@@ -35,7 +35,7 @@ from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
 from llmsys_exp.report.progress import make_progress
 from llmsys_exp.report.summary import show_summary
-from llmsys_exp.resume import put_aside, take_up, tell_way_on
+from llmsys_exp.resume import put_aside, put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.retry import Attempt, changes, next_plan
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import read_json, write_json
@@ -101,10 +101,11 @@ def resume_run(
             _pass_gate(plan, console)
         console.line()
         console.line(found.describe())
-        job = take_up_job(run, plan, paths, inputs=found.inputs)
-        if found.extends:
-            put_aside(paths)
-        return _carry_out(job, {}, console, started=started)
+        with put_back_when_refused(paths):
+            job = take_up_job(run, plan, paths, inputs=found.inputs)
+            if found.extends:
+                put_aside(paths)
+            return _carry_out(job, {}, console, started=started)
 
 
 def _carry_out(job: Job, times: dict[str, float], console: Console, *, started: float) -> dict[str, Any]:

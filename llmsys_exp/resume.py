@@ -5,7 +5,8 @@ Everything is checked before a file of the run is touched; what it has measured 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,11 +23,13 @@ from llmsys_exp.plan import Choice, Plan
 from llmsys_exp.plan.case import world_size
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import Checkpoint, newest_whole
-from llmsys_exp.runs.files import disk_errors, read_json
+from llmsys_exp.runs.files import disk_errors, publish, read_json
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.resume_rules import fixed_settings, flat
 
 KEY = "resume="
+REFUSED = "resume"
+"""Kind of the error with which a worker will not go on from the checkpoint that is there."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,22 @@ def tell_way_on(failure: JobError, paths: RunPaths) -> None:
     if newest is not None:
         go_on = f"Go on after step {newest.step} with `llmsys train resume={paths.folder}`"
         failure.do = f"{failure.do.rstrip('.')}.  {go_on}".lstrip(". ")
+
+
+@contextmanager
+def put_back_when_refused(paths: RunPaths) -> Iterator[None]:
+    """Leave what describes the run as it was, where the worker finds that it cannot go on."""
+    described = (paths.job, paths.ds_config, paths.launch_script)
+    before = {path: path.read_bytes() for path in described if path.is_file()}
+    try:
+        yield
+    except JobError as failure:
+        if failure.kind == REFUSED:
+            for path, data in before.items():
+                mode = path.stat().st_mode
+                publish(path, data)
+                path.chmod(mode)
+        raise
 
 
 def put_aside(paths: RunPaths) -> None:

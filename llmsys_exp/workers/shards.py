@@ -14,7 +14,7 @@ from llmsys_exp.workers.files import write_json
 
 GB = 1_000_000_000
 INDEX = "model.safetensors.index.json"
-DISK_FULL = ("No space left", "StorageFull", "Disk quota exceeded")
+DISK_FULL = ("No space left", "StorageFull", "Disk quota exceeded", "File too large")
 
 Weights = dict[str, Any]
 
@@ -90,7 +90,8 @@ def told_when_full(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT) and not any(one in str(error) for one in DISK_FULL):
+        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if number not in full and not any(one in str(error) for one in DISK_FULL):
             raise
         raise UserError(
             "The disk is full: the model was not written",

@@ -19,7 +19,7 @@ from llmsys_exp.launch.failure import BUG, DISK, KILLED, classify, failure_of_ev
 from llmsys_exp.plan.method_case import method_case
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.summary import next_commands
-from llmsys_exp.resume import take_up, tell_way_on
+from llmsys_exp.resume import put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.runs.checkpoints import MARKER, SCHEMA_VERSION, describe_files, file_names, folder_name
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.resume_rules import fixed_hash
@@ -155,3 +155,15 @@ def test_folders_that_workers_open_do_not_depend_on_where_a_run_is_taken_up(
     assert (settled.method.lora.adapter, settled.model.tokenizer) == (f"{tmp_path}/old", f"{tmp_path}/tok")
     given.model.tokenizer = "hub/name"
     assert with_absolute_paths(given).model.tokenizer == "hub/name"
+
+
+@pytest.mark.parametrize(("kind", "left"), [("resume", "as it was"), ("killed", "anew")])
+def test_a_refused_resume_leaves_the_description_of_the_run_as_it_was(tmp_path, kind, left) -> None:
+    paths = run_folder(tmp_path / "run", step=2)
+    paths.launch_script.write_text("as it was", encoding="utf-8")
+    paths.launch_script.chmod(0o755)
+    with pytest.raises(JobError), put_back_when_refused(paths):
+        paths.launch_script.write_text("anew", encoding="utf-8")
+        raise JobError("no", kind=kind)
+    assert paths.launch_script.read_text(encoding="utf-8") == left
+    assert paths.launch_script.stat().st_mode & 0o777 == 0o755
