@@ -75,7 +75,11 @@ def show_memory(console: Console, plan: Plan) -> None:
     rows += [
         ["peak, allocated", write(forecast.peak_allocated_bytes), "live tensors at the worst moment"],
         ["needed", write(forecast.required_bytes), "smallest limit that does not fail"],
-        ["device in use", write(forecast.device_used_bytes), "with context and libraries"],
+        [
+            "device in use",
+            write(forecast.device_used_bytes),
+            "with context, libraries, and cache if there is room",
+        ],
     ]
     console.table(rows, right=(1,))
     if forecast.phases:
