@@ -84,8 +84,8 @@ def trained(folder: Path, model: Path, asked: argparse.Namespace) -> Path:
 def figures(run: Path, asked: argparse.Namespace) -> dict[str, object]:
     """Return forecast and measurement in GiB, and what the model says before and after."""
     from llmsys_exp.config.plain import from_plain
-    from llmsys_exp.quantize_gate import gptq_job
-    from llmsys_exp.weight_files import stored_tensors
+    from llmsys_exp.inputs.weight_files import stored_tensors
+    from llmsys_exp.jobs.quantize_gate import gptq_job
     from planner.gptq import forecast_gptq
     from planner.units import gib
 

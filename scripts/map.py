@@ -20,7 +20,7 @@ Where things are; one line a module, taken from the modules themselves (`python 
 |---|---|
 | `planner/` | what memory a job needs and which settings to choose; no torch, no Hydra, no network |
 | `planner/data/` | tables: GPUs, model shapes, constants, measured runs; a source for each |
-| `llmsys_exp/` | configuration, plan, gate, launchers, run folders, reports, command line |
+| `llmsys_exp/` | configuration, plan, inputs, jobs, launchers, run folders, reports, command line |
 | `llmsys_exp/workers/` | the processes that train, merge and answer; only here are torch and its kin imported |
 | `conf/` | Hydra groups |
 | `experiments/` | shipped experiments and their data (`conf/experiment` is a link to it) |
@@ -28,8 +28,8 @@ Where things are; one line a module, taken from the modules themselves (`python 
 | `tests/` | `unit`, `contract` (the command line), `golden` (measured memory), `integration` (real engines) |
 | `scripts/`, `.ci/` | set-up and what CI runs |
 
-How a run goes: `cli` → `config` (Hydra composes once) → `plan` (every `auto` filled in) → `gate` → `job` (run folder)
-→ `pipeline` → `launch` → `workers` → `runs` (manifest) → `report`.
+How a run goes: `cli` → `config` (Hydra composes once) → `plan` (every `auto` filled in) → `jobs` (gate, run folder, pipeline)
+→ `launch` → `workers` → `runs` (manifest) → `report`.
 
 How a forecast goes: `training_case` → `architecture` → `network` (modules) → `training` (plays load, start and steps:
 `network.run` forward and `tape` backward, inside a `deepspeed` engine, over a `memory` arena) → `forecast` → `verdict`.

@@ -54,7 +54,7 @@ def start(job: Job, *more: str) -> None:
     """Plan, write the run folder, and set the worker's command line and environment in this process."""
     from llmsys_exp.config.compose import compose_config
     from llmsys_exp.config.schema import Step
-    from llmsys_exp.job import Run, make_job, settle_rest
+    from llmsys_exp.jobs.job import Run, make_job, settle_rest
     from llmsys_exp.plan import resolve
 
     run = Run(compose_config(overrides(job, *more)), [Step.train], command=[])

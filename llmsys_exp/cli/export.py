@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _checkpoint(folder: Path, asked: Sequence[str], overrides: Sequence[str], *, as_json: bool) -> int:
-    from llmsys_exp.consolidate import export_checkpoint
+    from llmsys_exp.jobs.consolidate import export_checkpoint
 
     if len(overrides) != 1:
         raise UserError("checkpoint=... stands alone", where="llmsys export", do="Leave out other settings")
@@ -62,7 +62,7 @@ def _checkpoint(folder: Path, asked: Sequence[str], overrides: Sequence[str], *,
 
 
 def _export(folder: Path, overrides: Sequence[str], console: Console) -> dict[str, object]:
-    from llmsys_exp.export_run import export_run
+    from llmsys_exp.jobs.export_run import export_run
 
     results = export_run(folder, overrides, console)
     found: dict[str, object] = {**results.get("export", {}), "folder": str(folder.absolute() / "merged")}

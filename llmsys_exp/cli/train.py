@@ -23,8 +23,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_point(request: Request, steps: list[Step]) -> int:
     """Run the steps of one point and print its summary."""
-    from llmsys_exp.job import Run
-    from llmsys_exp.pipeline import run_steps
+    from llmsys_exp.jobs.job import Run
+    from llmsys_exp.jobs.pipeline import run_steps
 
     console = Console.on(sys.stderr if request.options.json else sys.stdout)
     if request.in_sweep:
@@ -54,7 +54,7 @@ def run_point(request: Request, steps: list[Step]) -> int:
 
 def _preview(request: Request, console: Console) -> int:
     """Show the data and start nothing."""
-    from llmsys_exp.preview import preview
+    from llmsys_exp.jobs.preview import preview
 
     shown = preview(request.config, console)
     if request.options.json:
@@ -65,8 +65,8 @@ def _preview(request: Request, console: Console) -> int:
 def _resume(arguments: Sequence[str]) -> int:
     """Go on with the run in a folder: `resume=FOLDER`, and overrides that leave its training as it is."""
     from llmsys_exp.cli.options import split_options
-    from llmsys_exp.pipeline import resume_run
-    from llmsys_exp.resume import split_resume
+    from llmsys_exp.jobs.pipeline import resume_run
+    from llmsys_exp.jobs.resume import split_resume
 
     options, rest = split_options(arguments)
     folder, overrides = split_resume(rest)

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.weight_files import sha256_of_files, stored_tensors
+from llmsys_exp.inputs.weight_files import sha256_of_files, stored_tensors
 from llmsys_exp.workers import events
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.export.run import template_tokenizer

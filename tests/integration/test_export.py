@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tiny_jobs import make_job, make_model, run_worker
 
+from llmsys_exp.inputs.weight_files import sha256_of_files, stored_tensors
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.weight_files import sha256_of_files, stored_tensors
 
 pytestmark = pytest.mark.engine
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from llmsys_exp.config.schema import DataConfig, DataFormat
-from llmsys_exp.data_files import data_problems, find_data, find_file
-from llmsys_exp.dataset_info import settle_data
 from llmsys_exp.errors import UserError
+from llmsys_exp.inputs.data_files import data_problems, find_data, find_file
+from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.workers.data.parts import read_items
 
 QA = [("user", "q"), ("assistant", "a")]

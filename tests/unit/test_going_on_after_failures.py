@@ -14,16 +14,16 @@ from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import Dtype, LoraConfig, MethodConfig, MethodKind
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.export_run import export_run
+from llmsys_exp.inputs.weight_files import INDEX, WHOLE, check_weights
+from llmsys_exp.jobs.export_run import export_run
+from llmsys_exp.jobs.resume import put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.launch.failure import BUG, DISK, KILLED, classify, failure_of_event
 from llmsys_exp.plan.method_case import method_case
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.summary import next_commands
-from llmsys_exp.resume import put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.runs.checkpoints import MARKER, SCHEMA_VERSION, describe_files, file_names, folder_name
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.resume_rules import fixed_hash
-from llmsys_exp.weight_files import INDEX, WHOLE, check_weights
 
 RESOLVED = {
     "model_folder": None,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.image_files import find_images
+from llmsys_exp.inputs.image_files import find_images
 from llmsys_exp.workers.data import images
 from llmsys_exp.workers.data.images import TEST, TRAIN, read_images, standin_images
 from llmsys_exp.workers.data.records import DataError

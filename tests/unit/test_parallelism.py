@@ -13,7 +13,7 @@ from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import Step
 from llmsys_exp.errors import ConfigError
-from llmsys_exp.parallelism import check_parallelism
+from llmsys_exp.jobs.parallelism import check_parallelism
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.parallelism import most_held, parallelism_figure, show_parallelism
 from llmsys_exp.workers.parallelism import formulas, results

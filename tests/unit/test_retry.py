@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from llmsys_exp import pipeline
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.schema import Config, OnOom
 from llmsys_exp.errors import JobError
-from llmsys_exp.job import Run
+from llmsys_exp.jobs import pipeline
+from llmsys_exp.jobs.job import Run
+from llmsys_exp.jobs.retry import NothingSmaller, changes, keeps_checkpoints, next_plan
 from llmsys_exp.plan import resolve
 from llmsys_exp.plan.facts import worker_facts
 from llmsys_exp.report.console import Console
-from llmsys_exp.retry import NothingSmaller, changes, keeps_checkpoints, next_plan
 from llmsys_exp.workers import events
 from llmsys_exp.workers.training import oom
 

@@ -16,9 +16,10 @@ import pytest
 from llmsys_exp.config.plain import from_plain, to_plain
 from llmsys_exp.config.schema import Config, Dtype
 from llmsys_exp.errors import JobError, UserError
+from llmsys_exp.jobs.resume import put_aside, split_resume, take_up
+from llmsys_exp.jobs.resume_overrides import apply_overrides, check_changes
 from llmsys_exp.launch.stopping import GentleStop
 from llmsys_exp.plan.checks import check_settings
-from llmsys_exp.resume import apply_overrides, check_changes, put_aside, split_resume, take_up
 from llmsys_exp.runs.checkpoints import (
     MARKER,
     SCHEMA_VERSION,

@@ -113,8 +113,8 @@ def test_a_manifest_edited_by_hand_does_not_stop_the_list(tmp_path, manifest):
 
 
 def test_a_folder_that_cannot_be_described_does_not_stay(tmp_path, monkeypatch):
-    from llmsys_exp import job as jobs
     from llmsys_exp.config.compose import compose_config
+    from llmsys_exp.jobs import job as jobs
     from llmsys_exp.plan import resolve
 
     def full_disk(*_args, **_kwargs):

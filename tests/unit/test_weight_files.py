@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.export_run import changed
-from llmsys_exp.weight_files import fingerprint, sha256_of_files, stored_tensors
+from llmsys_exp.inputs.weight_files import fingerprint, sha256_of_files, stored_tensors
+from llmsys_exp.jobs.export_run import changed
 from llmsys_exp.workers.export.belongs import check_adapter
 from llmsys_exp.workers.export.reshard import is_cut_to
 from llmsys_exp.workers.export.stored import compare_with_base

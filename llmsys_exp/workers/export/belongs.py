@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.weight_files import Stored, fingerprint, stored_tensors
+from llmsys_exp.inputs.weight_files import Stored, fingerprint, stored_tensors
 from llmsys_exp.workers.training.saving import BASE_FILE, PEFT_PREFIX
 
 CONFIG = "adapter_config.json"

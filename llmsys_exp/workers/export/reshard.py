@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.weight_files import stored_tensors, weight_files
+from llmsys_exp.inputs.weight_files import stored_tensors, weight_files
 from llmsys_exp.workers.files import whole_folder
 from llmsys_exp.workers.shards import INDEX, ShardWriter, told_when_full
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import GatePolicy
 from llmsys_exp.errors import DoesNotFit, UserError
-from llmsys_exp.weight_files import stored_tensors
+from llmsys_exp.inputs.weight_files import stored_tensors
 from llmsys_exp.workers import events
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.ranks import pick_device

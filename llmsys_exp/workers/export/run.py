@@ -9,7 +9,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import MethodKind, Weights
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.weight_files import stored_tensors
+from llmsys_exp.inputs.weight_files import stored_tensors
 from llmsys_exp.workers import events
 from llmsys_exp.workers.export.answers import largest, logits_of
 from llmsys_exp.workers.export.belongs import check_adapter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.weight_files import Stored, sha256_of_files, stored_tensors
+from llmsys_exp.inputs.weight_files import Stored, sha256_of_files, stored_tensors
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import GptqConfig
 from llmsys_exp.errors import JobError
-from llmsys_exp.weight_files import stored_tensors
+from llmsys_exp.inputs.weight_files import stored_tensors
 from llmsys_exp.workers.data.example import Example
 from llmsys_exp.workers.files import write_json
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.weight_files import fingerprint
+from llmsys_exp.inputs.weight_files import fingerprint
 from llmsys_exp.workers.files import whole_folder, write_json
 from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.shards import GB, ShardWriter, told_when_full

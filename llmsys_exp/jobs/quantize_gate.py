@@ -11,9 +11,9 @@ import planner
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import DoesNotFit, UserError
+from llmsys_exp.inputs.weight_files import Stored, stored_tensors
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.report.console import Console
-from llmsys_exp.weight_files import Stored, stored_tensors
 from planner.gptq import GptqForecast, GptqJob, forecast_gptq
 from planner.training_case import Quantization
 from planner.units import GIB, gib

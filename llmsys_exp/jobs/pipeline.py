@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp import gate
 from llmsys_exp.config.schema import Config, OnOom, Step
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.inputs import converted_folder, find_model
-from llmsys_exp.job import (
+from llmsys_exp.jobs import gate
+from llmsys_exp.jobs.job import (
     Job,
     Run,
     check_steps,
@@ -25,18 +25,18 @@ from llmsys_exp.job import (
     with_free_port,
     with_plan,
 )
+from llmsys_exp.jobs.quantize_gate import check_quantize
+from llmsys_exp.jobs.resume import put_aside, put_back_when_refused, take_up, tell_way_on
+from llmsys_exp.jobs.retry import Attempt, changes, next_plan
 from llmsys_exp.launch.failure import OOM_GPU
 from llmsys_exp.launch.process import run_worker
 from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case_mlp import check_mlp_steps
-from llmsys_exp.quantize_gate import check_quantize
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
 from llmsys_exp.report.progress import make_progress
 from llmsys_exp.report.summary import show_summary
-from llmsys_exp.resume import put_aside, put_back_when_refused, take_up, tell_way_on
-from llmsys_exp.retry import Attempt, changes, next_plan
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.folder import check_name

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.limits import limit_problems
-from llmsys_exp.config.plain import from_plain, to_plain
-from llmsys_exp.config.schema import AUTO, Config, Step
+from llmsys_exp.config.plain import from_plain
+from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import ConfigError, JobError, UserError
 from llmsys_exp.inputs import Inputs, find_inputs
+from llmsys_exp.jobs.resume_overrides import apply_overrides, check_changes
 from llmsys_exp.launch.failure import BUG, DISK, KILLED, NCCL, OOM_HOST, TIMEOUT
 from llmsys_exp.plan import Choice, Plan
 from llmsys_exp.plan.case import world_size
@@ -25,7 +25,6 @@ from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import Checkpoint, newest_whole
 from llmsys_exp.runs.files import disk_errors, publish, read_json
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.runs.resume_rules import fixed_settings, flat
 
 KEY = "resume="
 REFUSED = "resume"
@@ -109,74 +108,6 @@ def take_up(folder: Path, overrides: Sequence[str]) -> Resumed:
     choices = tuple(Choice(**one) for one in (job.get("plan") or {}).get("choices", ()))
     inputs = _inputs(job["resolved"], config, steps)
     return Resumed(paths, config, steps, checkpoint, extends, inputs, choices)
-
-
-def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    """Return a configuration with Hydra overrides applied, groups included.
-
-    Raises:
-        UserError: for names and values that there are not.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from llmsys_exp.config.compose import to_config
-    from llmsys_exp.config.groups import Groups
-
-    if not overrides:
-        return deepcopy(config)
-    groups = Groups.shipped()
-    tree = OmegaConf.structured(deepcopy(config))
-    try:
-        for one in OverridesParser.create().parse_overrides(list(overrides)):
-            key, value = one.key_or_group, one.value()
-            if one.is_sweep_override():
-                raise UserError(f"{key} has several values", do="Give one; a run goes on once")
-            if key in groups.names():
-                tree = OmegaConf.merge(tree, {key: OmegaConf.load(_option(groups, key, str(value)))})
-            else:
-                _known(key)
-                OmegaConf.update(tree, key, value)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([UserError(str(error).splitlines()[0])]) from error
-    return _settled(config, to_config(tree))
-
-
-def _settled(before: Config, after: Config) -> Config:
-    """Keep what was chosen where `auto` asks for it again: a run has chosen once."""
-    old, new = flat(to_plain(before)), to_plain(after)
-    for key, value in flat(new).items():
-        if value == AUTO:
-            *sections, name = key.split(".")
-            node = new
-            for section in sections:
-                node = node[section]
-            node[name] = old[key]
-    return from_plain(new)
-
-
-def check_changes(before: Config, after: Config) -> None:
-    """Refuse changes that would make the rest of the training another one, all of them at once.
-
-    Raises:
-        UserError: naming each with its old and its new value.
-    """
-    old, new = fixed_settings(before), fixed_settings(after)
-    defaults = flat(to_plain(Config()))
-    changed = []
-    for key in sorted({*old, *new}):
-        was, asked = old.get(key, defaults.get(key)), new.get(key, defaults.get(key))
-        if asked != was:
-            changed.append(f"{key} ({was} -> {asked})")
-    if changed:
-        raise UserError(
-            f"These settings would make it another run: {', '.join(changed)}",
-            where="resume=",
-            do="Leave them out, or start a new run. Length, measuring, checkpoint.*, launcher.* and "
-            "hardware.gpus_per_node may differ",
-        )
 
 
 def tell_way_on(failure: JobError, paths: RunPaths) -> None:
@@ -300,23 +231,3 @@ def _fit_batch(before: Config, config: Config) -> None:
 def _product(config: Config) -> int:
     training = config.training
     return int(training.micro_batch) * int(training.grad_accum) * world_size(config)
-
-
-def _option(groups: Any, group: str, name: str) -> Path:
-    from llmsys_exp.errors import unknown_name
-
-    file = groups.file(group, name)
-    if file is None:
-        raise unknown_name(f"option of {group}", name, groups.options(group), where=f"{group}={name}")
-    return file
-
-
-def _known(key: str) -> None:
-    from llmsys_exp.config.tree import settings_tree
-
-    tree = settings_tree()
-    if not tree.knows(key):
-        near = tree.nearest(key)
-        raise UserError(
-            f"{key} is not a setting", do=f"Did you mean {near}?" if near else "llmsys train --help"
-        )

@@ -14,9 +14,9 @@ from llmsys_exp.config.schema import Config, MethodKind, Step
 from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.inputs import Inputs
+from llmsys_exp.jobs.quantize_gate import check_quantize
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
 from llmsys_exp.launch.process import run_worker
-from llmsys_exp.quantize_gate import check_quantize
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.progress import make_progress
 from llmsys_exp.runs import record

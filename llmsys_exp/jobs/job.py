@@ -14,9 +14,11 @@ from pathlib import Path
 from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import AUTO, Config, Step
-from llmsys_exp.dataset_info import settle_data
 from llmsys_exp.errors import UserError
 from llmsys_exp.inputs import Inputs, find_inputs
+from llmsys_exp.inputs.dataset_info import settle_data
+from llmsys_exp.jobs.parallelism import check_parallelism
+from llmsys_exp.jobs.retry import keeps_checkpoints
 from llmsys_exp.launch import Launcher, TrainJob, get_launcher
 from llmsys_exp.launch.base import TRAIN_MODULE
 from llmsys_exp.launch.deepspeed import ENV_FILE
@@ -33,9 +35,7 @@ from llmsys_exp.launch.environment import (
 )
 from llmsys_exp.launch.gpus import VISIBLE
 from llmsys_exp.launch.place import choose_launcher, find_place
-from llmsys_exp.parallelism import check_parallelism
 from llmsys_exp.plan import Choice, Plan
-from llmsys_exp.retry import keeps_checkpoints
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.folder import config_hash, create_run_folder

@@ -9,9 +9,9 @@ from typing import Any
 
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config, Step
-from llmsys_exp.dataset_info import settle_data
 from llmsys_exp.errors import JobError
 from llmsys_exp.inputs import Inputs, converted_folder, find_inputs
+from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
 from llmsys_exp.launch.process import run_worker
 from llmsys_exp.plan.checks import check_settings

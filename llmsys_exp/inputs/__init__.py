@@ -8,11 +8,11 @@ from typing import Any
 
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import Config, ModelConfig, Step, Weights
-from llmsys_exp.data_files import data_problems, find_data, find_file, hub_snapshot, similar
 from llmsys_exp.errors import ConfigError, UserError
-from llmsys_exp.image_files import find_images
+from llmsys_exp.inputs.data_files import data_problems, find_data, find_file, hub_snapshot, similar
+from llmsys_exp.inputs.image_files import find_images
+from llmsys_exp.inputs.weight_files import check_weights
 from llmsys_exp.plan.case_mlp import is_mlp
-from llmsys_exp.weight_files import check_weights
 
 
 @dataclass(frozen=True)

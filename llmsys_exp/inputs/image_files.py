@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmsys_exp.config.folders import shipped_path
-from llmsys_exp.data_files import similar
 from llmsys_exp.errors import UserError
+from llmsys_exp.inputs.data_files import similar
 from llmsys_exp.workers.data.images import STANDIN, missing_files
 
 

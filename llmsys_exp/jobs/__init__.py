@@ -1,0 +1,1 @@
+"""One job from its configuration to its run folder: checked, started, retried, gone on with, exported."""
