@@ -25,11 +25,8 @@ TOKENS = 64
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "one rank": {"world_size": 1},
-    "uneven": {"world_size": 3},
-    "mixed": {"fsdp": {"fp32_params": True}},
     "mixed, fp32 reduced": {"fsdp": {"fp32_params": True, "reduce_dtype": "fp32"}},
     "kept": {"fsdp": {"reshard_after_forward": False}},
-    "accumulated": {"grad_accum": 2},
     "no_sync, fp32 reduced": {
         "grad_accum": 2,
         "fsdp": {"sync_each_batch": False, "fp32_params": True, "reduce_dtype": "fp32"},

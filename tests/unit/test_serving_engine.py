@@ -63,7 +63,7 @@ def peak_of_generate(config, *, batch, given, new, attention="sdpa"):
     [
         ({"model_type": "llama", **SHAPE}, {"batch": 1, "given": 300, "new": 2}, 0.02),
         ({"model_type": "llama", **SHAPE}, {"batch": 2, "given": 200, "new": 2, "attention": "eager"}, 0.02),
-        ({"model_type": "llama", **SHAPE, "num_key_value_heads": 8}, {"batch": 4, "given": 4, "new": 80}, 0.05),
+        ({"model_type": "llama", **SHAPE, "num_key_value_heads": 8}, {"batch": 4, "given": 4, "new": 40}, 0.05),
         ({"model_type": "qwen3", **SHAPE, "head_dim": 64}, {"batch": 1, "given": 300, "new": 2}, 0.02),
         ({"model_type": "gemma3_text", **SHAPE, "head_dim": 32, "sliding_window": 128},
          {"batch": 1, "given": 300, "new": 2}, 0.02),
