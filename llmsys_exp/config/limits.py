@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsys_exp.config.schema import AUTO, Config
-from llmsys_exp.config.tree import settings_tree
+from llmsys_exp.config.tree import settings_tree, value_at
 from llmsys_exp.errors import UserError, closest
 
 LARGEST_SEED = 2**32 - 1  # what NumPy takes
@@ -129,15 +129,9 @@ WORDS: dict[str, tuple[Any, ...]] = {
 
 def limit_problems(config: Config) -> list[UserError]:
     """Name every setting whose value lies outside its range or is none of its words."""
-    problems = [_outside(key, _value(config, key), span) for key, span in RANGES.items()]
-    problems += [_no_word(key, _value(config, key), words) for key, words in WORDS.items()]
+    problems = [_outside(key, value_at(config, key), span) for key, span in RANGES.items()]
+    problems += [_no_word(key, value_at(config, key), words) for key, words in WORDS.items()]
     return [problem for problem in problems if problem is not None]
-
-
-def _value(node: Any, key: str) -> Any:
-    for name in key.split("."):
-        node = getattr(node, name)
-    return node
 
 
 def _outside(key: str, value: Any, span: Span) -> UserError | None:

@@ -95,6 +95,13 @@ def settings_tree() -> SettingsTree:
     return SettingsTree(leaves, frozenset(sections))
 
 
+def value_at(config: Any, key: str) -> Any:
+    """Return the value of a dotted setting."""
+    for name in key.split("."):
+        config = getattr(config, name)
+    return config
+
+
 def describe(hint: Any) -> str:
     """Say in words what values a type hint stands for."""
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
+from llmsys_exp.runs.files import file_hash
 
 PATTERN = "*.safetensors"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_HEADER_BYTES = 100_000_000
 SAMPLES, SAMPLE_BYTES = 16, 65_536
-HASH_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,7 @@ def fingerprint(folder: Path) -> str | None:
 
 def sha256_of_files(folder: Path) -> dict[str, str]:
     """Hash every weight file of a folder."""
-    return {file.name: _sha256(file) for file in weight_files(folder)}
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(HASH_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    return {file.name: file_hash(file) for file in weight_files(folder)}
 
 
 def _header(file: Path) -> Iterator[tuple[str, Stored]]:

@@ -8,10 +8,10 @@ from typing import Any
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import ModelKind
 from llmsys_exp.errors import UserError, closest
+from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
-from llmsys_exp.launch.process import run_worker
 from llmsys_exp.report.console import Console
-from llmsys_exp.report.progress import make_progress
+from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import Checkpoint, list_checkpoints, loss_there, shown_steps
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.lock import locked
@@ -28,11 +28,7 @@ def export_checkpoint(folder: Path, which: str, console: Console) -> dict[str, A
         UserError: when there is no such checkpoint, or it is not whole.
     """
     paths = RunPaths(folder.absolute())
-    job = read_json(paths.job)
-    if not isinstance(job, dict):
-        raise UserError(
-            "This is not a run folder", where=str(folder), why="It holds no job.json", do="llmsys runs"
-        )
+    job = record.read_job(paths, where=str(folder))
     config = from_plain(job["config"])
     if config.model.kind is not ModelKind.causal_lm:
         raise UserError(
@@ -46,8 +42,8 @@ def export_checkpoint(folder: Path, which: str, console: Console) -> dict[str, A
     command = [python, "-m", "llmsys_exp.workers.consolidate", str(paths.folder), str(chosen.step)]
     env = worker_env(config, python=python, device="cpu", ranks=1)
     console.title(f"Weights of {chosen.folder.name}")
-    with locked(paths.lock), make_progress(console) as progress:
-        run_worker(command, env=env, log=paths.log, on_event=progress.handle)
+    with locked(paths.lock):
+        run_shown(command, console, env=env, log=paths.log)
     return {"folder": str(target), **(read_json(paths.result("consolidate")) or {})}
 
 

@@ -13,15 +13,14 @@ from llmsys_exp.config.plain import from_plain, to_plain
 from llmsys_exp.config.schema import Config, MethodKind, Step
 from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import ConfigError, UserError
-from llmsys_exp.inputs import Inputs
+from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.jobs.quantize_gate import check_quantize
+from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
-from llmsys_exp.launch.process import run_worker
 from llmsys_exp.report.console import Console
-from llmsys_exp.report.progress import make_progress
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import newest_whole
-from llmsys_exp.runs.files import read_json, write_json
+from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.runs.paths import RunPaths
 
@@ -37,11 +36,7 @@ def export_run(folder: Path, overrides: Sequence[str], console: Console) -> dict
         UserError: before anything starts, for what is known by then.
     """
     paths = RunPaths(folder.absolute())
-    job = read_json(paths.job)
-    if not isinstance(job, dict):
-        raise UserError(
-            "This is not a run folder", where=str(folder), why="It holds no job.json", do="llmsys runs"
-        )
+    job = record.read_job(paths, where=str(folder))
     config = changed(job["config"], overrides)
     steps = _steps(paths, config, overrides)
     python = interpreter(config)
@@ -56,8 +51,7 @@ def export_run(folder: Path, overrides: Sequence[str], console: Console) -> dict
         for step in steps:
             console.title(TITLES[step])
             command = [python, "-m", f"llmsys_exp.workers.{step.name}", str(paths.folder)]
-            with make_progress(console) as progress:
-                run_worker(command, env=env, log=paths.log, on_event=progress.handle)
+            run_shown(command, console, env=env, log=paths.log)
     results = record.read_results(paths)
     return {step.name: results.get(step.name, {}) for step in steps}
 

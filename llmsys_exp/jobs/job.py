@@ -15,8 +15,8 @@ from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import AUTO, Config, Step
 from llmsys_exp.errors import UserError
-from llmsys_exp.inputs import Inputs, find_inputs
 from llmsys_exp.inputs.dataset_info import settle_data
+from llmsys_exp.inputs.find import Inputs, find_inputs
 from llmsys_exp.jobs.parallelism import check_parallelism
 from llmsys_exp.jobs.retry import keeps_checkpoints
 from llmsys_exp.launch import Launcher, TrainJob, get_launcher

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import Config, OnOom, Step
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.inputs import converted_folder, find_model
+from llmsys_exp.inputs.find import conversion, find_model
 from llmsys_exp.jobs import gate
 from llmsys_exp.jobs.job import (
     Job,
@@ -28,14 +28,13 @@ from llmsys_exp.jobs.job import (
 from llmsys_exp.jobs.quantize_gate import check_quantize
 from llmsys_exp.jobs.resume import put_aside, put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.jobs.retry import Attempt, changes, next_plan
+from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.launch.failure import OOM_GPU
-from llmsys_exp.launch.process import run_worker
 from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case_mlp import check_mlp_steps
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
-from llmsys_exp.report.progress import make_progress
 from llmsys_exp.report.summary import show_summary
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import read_json, write_json
@@ -179,12 +178,10 @@ def _plan_after(job: Job, attempts: Sequence[Attempt], console: Console) -> Plan
 
 def _fetch_model(job: Job, console: Console) -> float:
     """Convert the weights of `model.package`; a folder that is there and whole is used again."""
-    model = job.config.model
-    if model.package is None or model.path is not None:
+    command = conversion(job.config, job.train.python)
+    if command is None:
         return 0.0
-    target = str(converted_folder(job.config))
-    command = [job.train.python, "-m", "llmsys_exp.workers.convert", model.package, target]
-    return _run(job, Step.infer, command, f"Weights of {model.id}", console)
+    return _run(job, Step.infer, command, f"Weights of {job.config.model.id}", console)
 
 
 def _run(job: Job, step: Step, command: list[str], title: str, console: Console) -> float:
@@ -194,15 +191,14 @@ def _run(job: Job, step: Step, command: list[str], title: str, console: Console)
     if verbose:
         console.line(f"  $ {shlex.join(command)}")
     started = time.monotonic()
-    with make_progress(console) as progress:
-        run_worker(
-            command,
-            env=job.env(step),
-            log=job.paths.log,
-            on_event=progress.handle,
-            on_line=(lambda text: console.line(f"  | {text}")) if verbose else None,
-            timeout_s=job.config.launcher.timeout_s,
-        )
+    run_shown(
+        command,
+        console,
+        env=job.env(step),
+        log=job.paths.log,
+        on_line=(lambda text: console.line(f"  | {text}")) if verbose else None,
+        timeout_s=job.config.launcher.timeout_s,
+    )
     seconds = time.monotonic() - started
     console.line(console.style(f"  done in {duration(seconds)}", "dim"))
     return seconds

@@ -10,14 +10,13 @@ from typing import Any
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import JobError
-from llmsys_exp.inputs import Inputs, converted_folder, find_inputs
 from llmsys_exp.inputs.dataset_info import settle_data
+from llmsys_exp.inputs.find import Inputs, conversion, find_inputs
+from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
-from llmsys_exp.launch.process import run_worker
 from llmsys_exp.plan.checks import check_settings
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.preview_text import show_preview
-from llmsys_exp.report.progress import make_progress
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.record import JOB_SCHEMA_VERSION
@@ -49,12 +48,8 @@ def preview(config: Config, console: Console) -> dict[str, Any]:
 
 def _run_workers(config: Config, inputs: Inputs, paths: RunPaths, python: str, console: Console) -> None:
     """Make sure that the tokenizer is there, then let the worker read the data."""
-    model = config.model
-    commands = [[python, "-m", "llmsys_exp.workers.preview", str(paths.folder)]]
-    if model.package is not None and model.path is None:
-        target = str(converted_folder(config))
-        commands.insert(0, [python, "-m", "llmsys_exp.workers.convert", model.package, target])
+    reading = [python, "-m", "llmsys_exp.workers.preview", str(paths.folder)]
     env = worker_env(config, python=python, device="cpu", ranks=1)
-    for command in commands:
-        with make_progress(console) as progress:
-            run_worker(command, env=env, log=paths.log, on_event=progress.handle)
+    for command in (conversion(config, python), reading):
+        if command is not None:
+            run_shown(command, console, env=env, log=paths.log)

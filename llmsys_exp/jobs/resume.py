@@ -16,7 +16,7 @@ from llmsys_exp.config.limits import limit_problems
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import ConfigError, JobError, UserError
-from llmsys_exp.inputs import Inputs, find_inputs
+from llmsys_exp.inputs.find import Inputs, find_inputs
 from llmsys_exp.jobs.resume_overrides import apply_overrides, check_changes
 from llmsys_exp.launch.failure import BUG, DISK, KILLED, NCCL, OOM_HOST, TIMEOUT
 from llmsys_exp.plan import Choice, Plan
@@ -151,15 +151,7 @@ def put_aside(paths: RunPaths) -> None:
 
 
 def _configuration(paths: RunPaths) -> Config:
-    job = read_json(paths.job)
-    if not isinstance(job, dict) or "config" not in job:
-        raise UserError(
-            "This is not a run folder",
-            where=f"resume={paths.folder}",
-            why="It holds no job.json",
-            do="llmsys runs lists them",
-        )
-    return from_plain(job["config"])
+    return from_plain(record.read_job(paths, where=f"resume={paths.folder}")["config"])
 
 
 def _inputs(resolved: dict[str, Any], config: Config, steps: Sequence[Step]) -> Inputs:

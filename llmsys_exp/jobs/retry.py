@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsys_exp.config.schema import AUTO, Config, OnOom
+from llmsys_exp.config.tree import value_at
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.plan import Choice, Plan, resolve
 from planner.units import GIB, gib
@@ -61,7 +62,7 @@ class Attempt:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """Return the settings that a further attempt may change."""
-    return {key: _plain(_value(config, key)) for key in SETTINGS}
+    return {key: _plain(value_at(config, key)) for key in SETTINGS}
 
 
 def changes(before: Config, after: Config) -> list[str]:
@@ -72,7 +73,7 @@ def changes(before: Config, after: Config) -> list[str]:
 
 def keeps_checkpoints(before: Config, after: Config) -> bool:
     """Whether what one attempt saved can be loaded by the other."""
-    return all(_value(before, key) == _value(after, key) for key in STATE_SETTINGS)
+    return all(value_at(before, key) == value_at(after, key) for key in STATE_SETTINGS)
 
 
 def next_plan(asked: Config, plan: Plan, failure: JobError) -> Plan:
@@ -141,11 +142,6 @@ def _room(details: Mapping[str, Any]) -> int:
     if "reserved_bytes" not in details:
         return 2**63
     return int(details["reserved_bytes"]) + int(details.get("device_free_bytes", 0))
-
-
-def _value(config: Config, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(config, section), name)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,6 @@ way out.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -17,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmsys_exp.runs.files import file_hash
+
 MARKER = "whole.json"
 SCHEMA_VERSION = 1
 SAVING, REMOVING, CONVERTED = ".saving-", ".removing-", ".converted-"
 HASH_THREADS = 4
-BLOCK_BYTES = 1 << 22
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -115,15 +115,6 @@ def file_names(folder: Path) -> list[str]:
     """Return every file below a folder but the marker, as relative names in order."""
     names = (str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
     return sorted(name for name in names if name != MARKER)
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def to_remove(losses: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:

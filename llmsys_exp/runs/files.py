@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -10,6 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
+
+BLOCK_BYTES = 1 << 22
+
+
+def file_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in blocks, so that a large one is never held whole."""
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            yield block
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    for block in file_blocks(path):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

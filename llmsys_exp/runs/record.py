@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
+from llmsys_exp.errors import UserError
 from llmsys_exp.plan import Plan, plan_to_dict
 from llmsys_exp.plan.facts import worker_facts
 from llmsys_exp.runs import manifest
@@ -82,6 +83,20 @@ def keep_attempt(path: Path, number: int) -> None:
     if path.exists():
         with disk_errors(path):
             path.rename(path.with_name(f"{path.stem}.attempt{number}{path.suffix}"))
+
+
+def read_job(paths: RunPaths, *, where: str) -> dict[str, Any]:
+    """Return job.json of a run folder.
+
+    Raises:
+        UserError: when the folder, named as the user did in `where`, holds none.
+    """
+    job = read_json(paths.job)
+    if not isinstance(job, dict) or "config" not in job:
+        raise UserError(
+            "This is not a run folder", where=where, why="It holds no job.json", do="llmsys runs lists them"
+        )
+    return job
 
 
 def read_results(paths: RunPaths) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ from llmsys_exp.workers.methods import ADAPTED
 from llmsys_exp.workers.methods.adapters import add_adapters
 from llmsys_exp.workers.models.load import load_base_model
 from llmsys_exp.workers.models.tokenizer import load_tokenizer
-from llmsys_exp.workers.ranks import Ranks, pick_device, quieten, seed_everything, use_threads_of_environment
+from llmsys_exp.workers.ranks import Ranks, pick_device, prepare_alone
 from llmsys_exp.workers.shards import GB
 from llmsys_exp.workers.training.saving import save_adapter, write_model_folder
 
@@ -128,9 +128,7 @@ def main() -> None:
     if len(sys.argv) != 3 or not sys.argv[2].isdigit():
         raise UserError("Usage: python -m llmsys_exp.workers.consolidate RUN_FOLDER STEP")
     job = load_job(Path(sys.argv[1]))
-    use_threads_of_environment()
-    quieten()
-    seed_everything(job.config.seed)
+    prepare_alone(job.config.seed)
     consolidate(job, int(sys.argv[2]))
 
 

@@ -23,7 +23,7 @@ from llmsys_exp.workers.quantization.calibration import Rows, load_rows
 from llmsys_exp.workers.quantization.gptq import check_packed, load_quantised, prepare_environment, quantise
 from llmsys_exp.workers.quantization.peak import Peak
 from llmsys_exp.workers.quantization.quality import quality
-from llmsys_exp.workers.ranks import pick_device, quieten, seed_everything, use_threads_of_environment
+from llmsys_exp.workers.ranks import pick_device, prepare_alone
 from llmsys_exp.workers.shards import GB, told_when_full
 
 
@@ -95,9 +95,7 @@ def main() -> None:
     """Entry point."""
     prepare_environment()
     job = load_export_job(folder_argument(sys.argv[1:], worker="quantize"))
-    use_threads_of_environment()
-    quieten()
-    seed_everything(job.config.seed)
+    prepare_alone(job.config.seed)
     quantize(job)
 
 

@@ -108,6 +108,13 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
+def prepare_alone(seed: int) -> None:
+    """Set up a worker that is one process and no rank: threads, quiet libraries, seeds."""
+    use_threads_of_environment()
+    quieten()
+    seed_everything(seed)
+
+
 def pick_device(kind: str) -> Any:
     """Return torch's device; a missing GPU is the user's to mend."""
     import torch

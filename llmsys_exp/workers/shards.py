@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
+from llmsys_exp.inputs.weight_files import INDEX, WHOLE
 from llmsys_exp.workers.files import write_json
 
 GB = 1_000_000_000
-INDEX = "model.safetensors.index.json"
 DISK_FULL = ("No space left", "StorageFull", "Disk quota exceeded", "File too large")
 
 Weights = dict[str, Any]
@@ -78,7 +78,7 @@ def shard_name(number: int, count: int) -> str:
     >>> shard_name(1, 1), shard_name(2, 3)
     ('model.safetensors', 'model-00002-of-00003.safetensors')
     """
-    return "model.safetensors" if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+    return WHOLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
 
 
 @contextmanager

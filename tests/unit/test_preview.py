@@ -89,7 +89,7 @@ def parent(tmp_path, monkeypatch, shown):
             assert job["resolved"]["train_file"] == str(tmp_path / "rows.json")
             (folder / "results" / "preview.json").write_text(json.dumps(shown))
 
-    monkeypatch.setattr("llmsys_exp.jobs.preview.run_worker", run)
+    monkeypatch.setattr("llmsys_exp.jobs.shown.run_worker", run)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     return commands

@@ -151,3 +151,12 @@ def test_a_signal_ends_the_worker_with_130(number):
     assert process.returncode == 130
     assert time.monotonic() - started < 20
     assert events_of(rest)[0]["kind"] == "interrupted"
+
+
+def test_what_workers_save_with_brings_no_planning_and_no_hydra():
+    script = (
+        "import sys; import llmsys_exp.workers.training.saving, llmsys_exp.workers.training.checkpoints\n"
+    )
+    script += "print(*[one for one in ('hydra', 'omegaconf', 'rich', 'planner', 'llmsys_exp.plan') if one in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

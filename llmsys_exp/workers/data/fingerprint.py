@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-CHUNK_BYTES = 1 << 22
+from llmsys_exp.runs.files import file_blocks
 
 
 def hash_text(text: str) -> str:
@@ -23,9 +23,8 @@ def hash_sources(paths: Sequence[Path]) -> str:
         for file in _files(path):
             if path.is_dir():
                 digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as stream:
-                while chunk := stream.read(CHUNK_BYTES):
-                    digest.update(chunk)
+            for block in file_blocks(file):
+                digest.update(block)
     return digest.hexdigest()
 
 

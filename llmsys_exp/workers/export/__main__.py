@@ -10,15 +10,13 @@ import sys
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.export.run import export
 from llmsys_exp.workers.job import folder_argument, load_export_job
-from llmsys_exp.workers.ranks import quieten, seed_everything, use_threads_of_environment
+from llmsys_exp.workers.ranks import prepare_alone
 
 
 def main() -> None:
     """Entry point."""
     job = load_export_job(folder_argument(sys.argv[1:], worker="export"))
-    use_threads_of_environment()
-    quieten()
-    seed_everything(job.config.seed)
+    prepare_alone(job.config.seed)
     export(job)
 
 

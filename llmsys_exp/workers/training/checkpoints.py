@@ -18,6 +18,7 @@ from llmsys_exp.config.schema import CheckpointConfig, Weights
 from llmsys_exp.errors import JobError
 from llmsys_exp.runs import checkpoints as folders
 from llmsys_exp.runs.checkpoints import Checkpoint
+from llmsys_exp.runs.files import publish
 from llmsys_exp.runs.resume_rules import fixed_hash
 from llmsys_exp.workers import events
 from llmsys_exp.workers.files import write_json
@@ -158,9 +159,7 @@ class Checkpoints:
         folders.remove(self._folder / name)
         partial.rename(self._folder / name)
         # for DeepSpeed's own tools, which look for it
-        latest = self._folder / "latest.tmp"
-        latest.write_text(name, encoding="utf-8")
-        latest.replace(self._folder / "latest")
+        publish(self._folder / "latest", name.encode())
         self._prune()
 
     def _prune(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from llmsys_exp.runs.files import publish
 
 
 def cut_back(metrics: Path, dropped: Path, *, step: int) -> int:
@@ -24,7 +25,5 @@ def cut_back(metrics: Path, dropped: Path, *, step: int) -> int:
     if later:
         with dropped.open("a", encoding="utf-8") as stream:
             stream.writelines(later)
-    temporary = metrics.with_name(f".{metrics.name}.{os.getpid()}.tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    temporary.replace(metrics)
+    publish(metrics, "".join(kept).encode())
     return len(later)
