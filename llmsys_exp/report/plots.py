@@ -93,7 +93,7 @@ def memory_figure(rows: Sequence[MemoryRow], title: str) -> Figure:
     axes.set_yticks(places, [f"{row.name}\n({row.how})" for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_xlabel("GiB on the rank that needs most")
+    axes.set_xlabel("GiB, of the rank that needs most where no node is named")
     axes.set_title(f"Memory: {title}", loc="left")
     axes.legend(frameon=False, loc="best")
     return figure
