@@ -47,6 +47,7 @@ class Span:
 COUNT = Span(1, LARGEST_COUNT)
 FROM_ONE, FROM_ZERO, POSITIVE = Span(1), Span(0), Span(0, open_low=True)
 SHARE = Span(0, 1)
+PORT = Span(1, 65_535)
 ELEMENTS = Span(1, LARGEST_ELEMENTS)
 MEMORY = Span(0, LARGEST_GIB, open_low=True)
 
@@ -108,8 +109,21 @@ RANGES: dict[str, Span] = {
     "inference.sampling.temperature": FROM_ZERO,
     "inference.sampling.top_p": Span(0, 1, open_low=True),
     "inference.sampling.top_k": FROM_ZERO,
+    "inference.compare": FROM_ZERO,
+    "inference.sglang.mem_fraction_static": Span(0, 1, open_low=True, open_high=True),
+    "inference.sglang.context_length": FROM_ONE,
+    "inference.sglang.max_running_requests": COUNT,
+    "inference.sglang.chunked_prefill_size": Span(-1, LARGEST_LENGTH),
+    "inference.sglang.cuda_graph_max_bs": COUNT,
+    "inference.sglang.max_total_tokens": FROM_ONE,
+    "inference.sglang.tp_size": COUNT,
+    "inference.sglang.dp_size": COUNT,
+    "inference.sglang.start_timeout_s": POSITIVE,
+    "inference.server.port": PORT,
+    "inference.server.request_timeout_s": POSITIVE,
+    "inference.server.retries": FROM_ZERO,
     "launcher.timeout_s": POSITIVE,
-    "launcher.master_port": Span(1, 65_535),
+    "launcher.master_port": PORT,
     "launcher.oom_retries": FROM_ONE,
     "gate.margin_gib": Span(0, LARGEST_GIB),
 }
@@ -120,7 +134,8 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "method.quantization.quant_type": ("nf4", "fp4"),
     "training.attention": ("sdpa", "eager", "flash_attention_2"),
     "data.score": ("exact_match", "field_f1", "none"),
-    "inference.engine": ("transformers",),
+    "inference.engine": ("transformers", "sglang", "sglang_server"),
+    "inference.sglang.kv_cache_dtype": (AUTO, "fp8_e4m3", "fp8_e5m2"),
     "launcher.name": (AUTO, "deepspeed", "torchrun", "local"),
     "export.gptq.bits": (2, 3, 4, 8),
     "export.gptq.group_size": (-1, 32, 64, 128),

@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from llmsys_exp.config.schema.data import DataConfig
 from llmsys_exp.config.schema.deepspeed import OffloadConfig, ZeroConfig
-from llmsys_exp.config.schema.inference import ExportConfig, GptqConfig, InferenceConfig, SamplingConfig
+from llmsys_exp.config.schema.inference import (
+    ExportConfig,
+    GptqConfig,
+    InferenceConfig,
+    SamplingConfig,
+    ServerConfig,
+    SglangConfig,
+)
 from llmsys_exp.config.schema.kinds import (
     AUTO,
     Checkpointing,
@@ -25,7 +32,9 @@ from llmsys_exp.config.schema.kinds import (
     ModelKind,
     OnOom,
     Optimizer,
+    PromptOrder,
     Scheduler,
+    ServerApi,
     Step,
     Weights,
 )
@@ -63,9 +72,13 @@ __all__ = [
     "OnOom",
     "Optimizer",
     "PathsConfig",
+    "PromptOrder",
     "QuantizationConfig",
     "SamplingConfig",
     "Scheduler",
+    "ServerApi",
+    "ServerConfig",
+    "SglangConfig",
     "Step",
     "TrackingConfig",
     "TrainingConfig",

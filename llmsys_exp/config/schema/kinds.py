@@ -106,6 +106,22 @@ class OnOom(Enum):
     replan = "replan"
 
 
+class PromptOrder(Enum):
+    """In which order prompts go to an engine."""
+
+    auto = "auto"
+    file = "file"
+    prefix = "prefix"
+    length = "length"
+
+
+class ServerApi(Enum):
+    """What a server speaks."""
+
+    native = "native"
+    openai = "openai"
+
+
 class Mirror(Enum):
     """Programs that metrics are sent to as well."""
 

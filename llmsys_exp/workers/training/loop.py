@@ -12,6 +12,7 @@ from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.tasks.base import Task
 from llmsys_exp.workers.training.bad_steps import explained_overflow
 from llmsys_exp.workers.training.checks import GradientCheck
+from llmsys_exp.workers.training.figures import Figures
 from llmsys_exp.workers.training.memory import MemoryMeter
 
 
@@ -47,7 +48,7 @@ class Trainer:
     """Runs optimizer steps.
 
     The next step's first batch is made while the device is at work on backward. Figures are read once a step,
-    after the update.
+    while it is at work on the update.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Trainer:
     ) -> None:
         self._engine, self._task, self._order = engine, task, order
         self._ranks, self._memory, self._wants_stop = ranks, memory, wants_stop
+        self._figures = Figures(engine)
         self._checked = False
         self._ahead: tuple[int, dict[str, Any]] | None = None
 
@@ -83,15 +85,13 @@ class Trainer:
             # before the step, which waits for the norm of the gradients: until then the device is busy
             self._ahead = number + 1, self._first_batch(number + 1)
         lr = self._engine.get_lr()[0]
-        norm = _whole_gradient_norm(self._engine)
+        self._figures.begin(self._over_ranks(loss), _whole_gradient_norm(self._engine))
         with explained_overflow(number):
             self._engine.step()
         if check:
             self._memory.record("after first step")
-        mean_loss, stop = self._over_ranks(loss)
-        told = self._engine.get_global_grad_norm()
-        norm = norm if told is None else told
-        gradient_norm = None if norm is None else float(norm)
+        mean_loss, stop_requests = self._figures.values()
+        gradient_norm = self._figures.norm()
         if check:
             check.finish(gradient_norm)
             self._checked = True
@@ -104,7 +104,7 @@ class Trainer:
             pairs=pairs,
             seconds=time.monotonic() - started,
             applied=self._engine.was_step_applied(),
-            stop=stop,
+            stop=stop_requests > 0,
         )
 
     def _accumulate(self, number: int, targets: int) -> Any:
@@ -124,8 +124,8 @@ class Trainer:
             del loss  # with its graph, to which bitsandbytes ties inputs and gathered weights
         return sum(one.double() for one in losses) / self._order.grad_accum
 
-    def _over_ranks(self, loss: Any) -> tuple[float, bool]:
-        """Return the mean loss, and whether any rank wants to stop: one sum, one wait for the device."""
+    def _over_ranks(self, loss: Any) -> Any:
+        """Return the mean loss, and how many ranks want to stop, as one vector on the device."""
         import torch
         from torch import distributed
 
@@ -133,8 +133,7 @@ class Trainer:
         figures = torch.stack([loss / self._order.world_size, wants_stop])
         if self._order.world_size > 1:
             distributed.all_reduce(figures)
-        mean_loss, requests = figures.tolist()
-        return mean_loss, requests > 0
+        return figures
 
     def _first_batch(self, number: int) -> dict[str, Any]:
         return self._batch(self._order.micro_batches(number, rank=self._ranks.rank)[0])
