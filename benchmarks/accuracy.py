@@ -19,9 +19,9 @@ import pandas as pd
 import planner
 from benchmarks.measured import measured_rows
 from benchmarks.rivals.compare import against_rivals, out_of_scope
+from planner.units import GIB
 from planner.verdict import judge
 
-GIB = 1024**3
 FROZEN = tuple(
     Path(__file__).parent / f"results/{name}-frozen.jsonl"
     for name in (

@@ -23,10 +23,10 @@ import planner
 from benchmarks.field.engines import Waiting
 from benchmarks.field.parts import NotTranslated, Record
 from benchmarks.field.translate import Translation, translate
+from planner.forecasting import device_extra_bytes
 from planner.host import SAVING, host_peak_bytes
-from planner.predict import device_extra_bytes
+from planner.units import GIB
 
-GIB = 1024**3
 FIGURES = {"allocated": "peak_allocated", "reserved": "peak_reserved", "process": "device_used"}
 MEASURED = "measured"
 GPUS_A_NODE = 8

@@ -4,12 +4,12 @@
     python -m benchmarks.training_matrix --gpus 2 --out RESULT.jsonl            two GPUs
     python -m benchmarks.training_matrix --gpu cpu --model tiny --out R.jsonl   anywhere, to see that it runs
 
-Weights are random and the tokenizer a stand-in, so nothing is downloaded. Half of the rows fill
-`--length` tokens and half do not, so that batches are padded to the full length, as the forecast assumes. Jobs run `--at-once` at a time, which leaves memory and losses alone;
-the first runs by itself, so that DeepSpeed's operators are compiled once. The exit code is 1 when a job fails,
-when losses of one method differ between stages by more than LOSS_TOLERANCE, or when memory is off by more
-than MEMORY_TOLERANCE. What the planner refuses (QLoRA at stage 3) is a row of its own and no failure; on one
-GPU it is then run with the worker alone.
+Weights are random and the tokenizer a stand-in, so nothing is downloaded. Half of the rows fill `--length` tokens
+and half do not, so that batches are padded to the full length, as the forecast assumes. Jobs run `--at-once` at a
+time, which leaves memory and losses alone; the first runs by itself, so that DeepSpeed's operators are compiled
+once. The exit code is 1 when a job fails, when losses of one method differ between stages by more than
+LOSS_TOLERANCE, or when memory is off by more than MEMORY_TOLERANCE. What the planner refuses is a row of its own
+and no failure; on one GPU it is then run with the worker alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.launch.ds_config import ds_config
+from planner.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("full", "lora", "qlora")
@@ -36,7 +37,6 @@ LOSS_TOLERANCE = {"bf16": 0.01, "fp32": 0.001}
 """Largest relative difference of a step's loss from that of the first stage."""
 MEMORY_TOLERANCE = 0.02
 RATES = {"full": 1e-5, "lora": 1e-4, "qlora": 1e-4}
-GIB = 1024**3
 ROWS, WORDS, SHORT_WORDS = 96, 1200, 100
 REFUSED = 2  # exit code of a user's mistake
 TINY = {

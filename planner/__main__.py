@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from planner.errors import CaseError
 from planner.forecast import Forecast
-from planner.predict import TIERS, predict
+from planner.forecasting import TIERS, predict
 from planner.units import GIB
 
 

@@ -16,8 +16,8 @@ from planner.alignment_case import AlignmentCase, parse_alignment_case
 from planner.alignment_play import AlignmentRun
 from planner.disk import disk_bytes
 from planner.forecast import Forecast
+from planner.forecasting import forecast_of, without_collecting
 from planner.host import host_bytes
-from planner.predict import forecast_of, without_collecting
 from planner.tables import CPU
 from planner.uncertainty import DERIVED, residuals_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.predict import forecast_training
+from planner.forecasting import forecast_training
 from planner.search import Found, Option, Room, as_listed, options, points, search
 from planner.tables import CPU
 from planner.training_case import TrainingCase
@@ -23,6 +23,11 @@ class Chosen:
     fits: bool
     tried: int
     found: Found
+
+    @property
+    def ranked(self) -> bool:
+        """Whether the combinations were in order of an estimated speed, or as they are listed."""
+        return any(answer.tokens_per_s > 0 for answer in self.found.answers)
 
 
 def choose(

@@ -1,7 +1,7 @@
 """Finds the fastest settings that fit: ranks a grid by estimated speed, then plays the best ones in full.
 
 The grid (`planner/grid`) estimates thousands of points at once; what is answered has been played
-(`planner/predict.py`), so an estimate that was off costs time and never a wrong answer.
+(`planner/forecasting.py`), so an estimate that was off costs time and never a wrong answer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.forecast import Forecast
+from planner.forecasting import forecast_training
 from planner.grid.structures import structures
-from planner.predict import forecast_training
 from planner.training_case import TrainingCase
 from planner.uncertainty import lower_limit_bytes
 

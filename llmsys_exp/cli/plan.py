@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.cli.options import TableOptions, split_options, split_table_options
-from llmsys_exp.config.schema import GatePolicy
+from llmsys_exp.cli.plan_serving import only_serves, plan_serving
+from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK
 from llmsys_exp.report.console import Console
 
@@ -28,28 +30,77 @@ def run(arguments: Sequence[str]) -> int:
 
 def plan_point(request: Request, tables: TableOptions) -> int:
     """Resolve one configuration, print the plan, write the files asked for."""
-    from llmsys_exp.plan import plan_to_dict, resolve
     from llmsys_exp.runs.folder import check_name
 
     check_name(request.config.name)
-    plan = resolve(request.config)
+    planned = _Planned(request.config)
     if request.options.json:
-        content = {"overrides": list(request.overrides), **plan_to_dict(plan)}
+        content = {"overrides": list(request.overrides), **planned.to_dict()}
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
-        from llmsys_exp.report.plan_text import show_plan
-
-        show_plan(Console.on(sys.stdout), plan)
+        planned.show(Console.on(sys.stdout))
     if tables.files:
         from llmsys_exp.report.plan_output import write_output
-        from llmsys_exp.report.plan_rows import override_values, plan_row
-        from llmsys_exp.report.plan_text import has_limit
+        from llmsys_exp.report.plan_rows import override_values
 
-        row = {"point": 1, "overrides": override_values(request.overrides)}
-        row |= plan_row(plan, limited=has_limit(plan.config))
+        row = {"point": 1, "overrides": override_values(request.overrides), **planned.row()}
         write_output(_notes(request.options.json), tables, [row])
-    refused = not plan.verdict.fits and plan.config.gate.policy in (GatePolicy.error, GatePolicy.skip)
+    policy = request.config.gate.policy
+    refused = not planned.fits and policy in (GatePolicy.error, GatePolicy.skip)
     return EXIT_DOES_NOT_FIT if refused else EXIT_OK
+
+
+class _Planned:
+    """One configuration, planned: its training, its serving, or both."""
+
+    def __init__(self, config: Config) -> None:
+        from llmsys_exp.plan import resolve
+
+        self._training = None if only_serves(config) else resolve(config)
+        self._serving = plan_serving(config)
+        self._asks_for_sglang = config.inference.engine != "transformers"
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it does."""
+        return all((
+            self._training is None or self._training.verdict.fits,
+            self._serving is None or self._serving.fits,
+        ))  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        from llmsys_exp.plan import plan_to_dict
+
+        content = {} if self._training is None else plan_to_dict(self._training)
+        return content if self._serving is None else {**content, "serving": self._serving.describe()}
+
+    def show(self, console: Console) -> None:
+        """Write it as text."""
+        if self._training is not None:
+            from llmsys_exp.report.plan_text import show_plan
+
+            show_plan(console, self._training)
+        if self._serving is not None:
+            from llmsys_exp.report.serving_text import show_serving
+
+            if self._training is not None:
+                console.title("Serving")
+            show_serving(console, self._serving)
+        elif self._asks_for_sglang:
+            console.line()
+            console.line("  steps=[infer] shows what inference.engine needs.")
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of a table of plans: training's, where there is any."""
+        from llmsys_exp.report.plan_rows import plan_row
+        from llmsys_exp.report.plan_text import has_limit
+        from llmsys_exp.report.serving_text import serving_row
+
+        if self._training is not None:
+            return plan_row(self._training, limited=has_limit(self._training.config))
+        assert self._serving is not None  # nothing is trained, so something is served
+        return serving_row(self._serving)
 
 
 def _run_sweep(tables: TableOptions, arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, parse_flags
+from llmsys_exp.cli.plan_serving import only_serves, plan_serving
 from llmsys_exp.errors import EXIT_OK, UserError
 from llmsys_exp.report.console import Console, gib
 from llmsys_exp.report.plan_rows import failed_row, override_values, plan_row
@@ -45,6 +46,8 @@ class Sweep:
         from llmsys_exp.runs.folder import check_name
 
         check_name(request.config.name)
+        if only_serves(request.config):
+            return self._plan_serving(request)
         settled = settle(request.config)
         known = self._known.get(settled.key)
         if known is None:
@@ -63,6 +66,17 @@ class Sweep:
         if self._as_json:
             parts = {name: known[name] for name in ("forecast", "verdict", "speed")}
             _write_object({"overrides": list(request.overrides), "choices": choices, **parts})
+        return EXIT_OK
+
+    def _plan_serving(self, request: Request) -> int:
+        """Plan a point that trains nothing: what its engine would need."""
+        from llmsys_exp.report.serving_text import serving_row
+
+        plan = plan_serving(request.config)
+        assert plan is not None  # nothing is trained, so something is served
+        self._last = serving_row(plan)
+        if self._as_json:
+            _write_object({"overrides": list(request.overrides), "serving": plan.describe()})
         return EXIT_OK
 
     def end_point(self, point: Point, number: int) -> None:

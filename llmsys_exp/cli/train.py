@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.config.schema import Step
-from llmsys_exp.errors import EXIT_OK, DoesNotFit, JobError
+from llmsys_exp.errors import EXIT_OK, DoesNotFit, JobError, UserError
 from llmsys_exp.report.console import Console
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one point or many, or go on with a run."""
     if any(text.startswith("resume=") for text in arguments):
-        return _resume(arguments)
+        return resume("train", arguments)
     return run_verb(
         "train", arguments, lambda request: run_point(request, list(request.config.steps)), end_point
     )
@@ -62,17 +62,25 @@ def _preview(request: Request, console: Console) -> int:
     return EXIT_OK
 
 
-def _resume(arguments: Sequence[str]) -> int:
-    """Go on with the run in a folder: `resume=FOLDER`, and overrides that leave its training as it is."""
+def resume(verb: str, arguments: Sequence[str]) -> int:
+    """Go on with the run in a folder: `resume=FOLDER`, and overrides that leave what it does as it is."""
     from llmsys_exp.cli.options import split_options
     from llmsys_exp.jobs.pipeline import resume_run
     from llmsys_exp.jobs.resume import split_resume
+    from llmsys_exp.jobs.resume_inference import is_inference
+    from llmsys_exp.runs.paths import RunPaths
 
     options, rest = split_options(arguments)
     folder, overrides = split_resume(rest)
+    if verb == "infer" and RunPaths(folder).job.is_file() and not is_inference(RunPaths(folder)):
+        raise UserError(
+            "This run does more than answering prompts",
+            where=f"resume={folder}",
+            do=f"Go on with it: llmsys train resume={folder}; what it trained: llmsys infer run={folder}",
+        )
     console = Console.on(sys.stderr if options.json else sys.stdout)
     manifest = resume_run(
-        folder, overrides, command=("llmsys", "train", *rest), console=console, verbose=options.verbose
+        folder, overrides, command=("llmsys", verb, *rest), console=console, verbose=options.verbose
     )
     if options.json:
         sys.stdout.write(json.dumps(manifest, indent=2, default=str) + "\n")

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llmsys_exp.config.groups import Groups
-from llmsys_exp.config.schema import AUTO, Config
+from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import UserError, closest, unknown_name
 
@@ -59,7 +59,7 @@ def value_problem(key: str, value: Any, *, where: str) -> UserError | None:
             return None
         except OmegaConfBaseException:
             pass
-    elif value == AUTO:
+    elif value in tree.words(key):
         return None
     return _bad_value(key, value, where)
 

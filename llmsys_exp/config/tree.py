@@ -28,6 +28,9 @@ ALIASES = {
     "zero_stage": "zero.stage",
 }
 
+OTHER_WORDS: dict[str, tuple[str, ...]] = {"inference.batch_size": ("all",)}
+"""Words that a setting takes beside `auto`."""
+
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -71,10 +74,14 @@ class SettingsTree:
 
     def expects(self, key: str) -> str:
         """Say in words what a setting accepts."""
-        return describe(self.leaves[key])
+        return " or ".join([describe(self.leaves[key]), *OTHER_WORDS.get(key, ())])
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """Return the texts that a setting accepts which takes `auto`."""
+        return (AUTO, *OTHER_WORDS.get(key, ()))
 
     def takes_auto(self, key: str) -> bool:
-        """Return whether the only text a setting accepts is `auto`."""
+        """Return whether the only texts a setting accepts are `auto` and what `words` says."""
         hint = self.leaves.get(key)
         return get_origin(hint) is Union and str in get_args(hint) and type(None) not in get_args(hint)
 

@@ -25,6 +25,8 @@ class Inputs:
     prompts_file: str | None
     world_size: int
     device: str
+    adapter_folder: str | None = None
+    """A trained adapter that is served over `model_folder`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import to_plain
@@ -19,6 +20,7 @@ from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.inputs.find import Inputs, find_inputs
 from llmsys_exp.jobs.parallelism import check_parallelism
 from llmsys_exp.jobs.retry import keeps_checkpoints
+from llmsys_exp.jobs.serving import Served, check_gate, settle_serving
 from llmsys_exp.launch import Launcher, TrainJob, get_launcher
 from llmsys_exp.launch.base import TRAIN_MODULE
 from llmsys_exp.launch.deepspeed import ENV_FILE
@@ -34,6 +36,7 @@ from llmsys_exp.launch.environment import (
     worker_variables,
 )
 from llmsys_exp.launch.gpus import VISIBLE
+from llmsys_exp.launch.nvme import keep_apart, require_nvme, swap_folder
 from llmsys_exp.launch.place import choose_launcher, find_place
 from llmsys_exp.plan import Choice, Plan
 from llmsys_exp.runs import record
@@ -41,7 +44,6 @@ from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.folder import config_hash, create_run_folder
 from llmsys_exp.runs.paths import RunPaths
 
-PROMPTS_AT_ONCE = 16
 RANK_MODULES = {Step.train: TRAIN_MODULE, Step.parallelism: "llmsys_exp.workers.parallelism"}
 """Steps that a launcher starts, a process a rank."""
 
@@ -56,6 +58,8 @@ class Run:
     overrides: Sequence[str] = ()
     hydra_files: dict[str, str] = field(default_factory=dict)
     verbose: bool = False
+    adapter: str | None = None
+    """Folder of the adapter that is served over the model (`llmsys infer run=`)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,13 @@ class Job:
     paths: RunPaths
     launcher: Launcher
     train: TrainJob
+    served: Served | None = None
+    """The engine of the step `infer`."""
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What job.json says of the engine that answers prompts."""
+        return {"serving": None, "engine_key": ""} if self.served is None else self.served.facts()
 
     @property
     def config(self) -> Config:
@@ -98,10 +109,6 @@ def settle_rest(plan: Plan) -> Plan:
     if config.launcher.name == AUTO:
         config.launcher.name, reason = choose_launcher(config)
         choices.append(Choice("launcher.name", config.launcher.name, reason, given=False))
-    if config.inference.batch_size == AUTO:
-        config.inference.batch_size = PROMPTS_AT_ONCE
-        reason = "keeps the processor busy; raise it on a large GPU"
-        choices.append(Choice("inference.batch_size", PROMPTS_AT_ONCE, reason, given=False))
     return replace(plan, config=config, choices=tuple(choices))
 
 
@@ -169,13 +176,21 @@ def _ready(run: Run, plan: Plan, inputs: Inputs | None = None) -> Job:
         require_engine(step.name, python)
     if Step.train in run.steps:
         require_mirrors(config, python)
+        require_nvme(config, plan.forecast, python, os.environ)
     if Step.parallelism in run.steps:
         check_parallelism(config)
     inputs = find_inputs(config, list(run.steps)) if inputs is None else inputs
     launcher = get_launcher(config.launcher.name)
     train = _train_job(config, inputs, python)
     launcher.command(train)  # a launcher that refuses the job must do so before there is a folder
-    return Job(run, plan, inputs, RunPaths(train.folder), launcher, train)
+    served = None
+    if Step.infer in run.steps:
+        # what is served lies where only the run folder's own name is missing yet
+        model = Path(RunPaths(Path()).merged) if Step.export in run.steps else None
+        served = settle_serving(config, inputs, python=python, gpus=train.gpus, model=model)
+        check_gate(served.plan)
+        plan = replace(plan, config=served.config, choices=(*plan.choices, *served.choices))
+    return Job(run, plan, inputs, RunPaths(train.folder), launcher, train, served)
 
 
 def _placed(job: Job, paths: RunPaths) -> Job:
@@ -214,13 +229,13 @@ def with_plan(job: Job, plan: Plan, *, attempt: int) -> Job:
     if not keeps_checkpoints(job.config, plan.config):
         record.keep_attempt(job.paths.checkpoints, attempt)
     job = with_free_port(replace(job, plan=plan))
-    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict())
+    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict(), engine=job.engine)
     _describe_training(job)
     return job
 
 
 def _describe(job: Job) -> None:
-    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict())
+    record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict(), engine=job.engine)
     if job.run.hydra_files:
         record.write_hydra(job.paths, files=job.run.hydra_files)
     if Step.train in job.run.steps:
@@ -229,7 +244,8 @@ def _describe(job: Job) -> None:
 
 def _describe_training(job: Job) -> None:
     config, inputs = job.config, job.inputs
-    write_json(job.paths.ds_config, ds_config(config, world_size=inputs.world_size, device=inputs.device))
+    settings = ds_config(config, world_size=inputs.world_size, device=inputs.device)
+    write_json(job.paths.ds_config, keep_apart(settings, swap_folder(config, job.paths.folder)))
     train, launcher = job.train, job.launcher
     variables = worker_variables(
         config, os.environ, python=train.python, device=inputs.device, ranks=train.ranks

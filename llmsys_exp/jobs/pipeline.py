@@ -15,6 +15,7 @@ from llmsys_exp.config.schema import Config, OnOom, Step
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.inputs.find import conversion, find_model
 from llmsys_exp.jobs import gate
+from llmsys_exp.jobs.inference import run_inference
 from llmsys_exp.jobs.job import (
     Job,
     Run,
@@ -27,21 +28,27 @@ from llmsys_exp.jobs.job import (
 )
 from llmsys_exp.jobs.quantize_gate import check_quantize
 from llmsys_exp.jobs.resume import put_aside, put_back_when_refused, take_up, tell_way_on
+from llmsys_exp.jobs.resume_inference import is_inference, resume_inference
 from llmsys_exp.jobs.retry import Attempt, changes, next_plan
 from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.launch.failure import OOM_GPU
+from llmsys_exp.launch.nvme import drop_swap
 from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case_mlp import check_mlp_steps
+from llmsys_exp.plan.serving_case import starts_sglang
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
+from llmsys_exp.report.serving_text import show_serving
 from llmsys_exp.report.summary import show_summary
 from llmsys_exp.runs import record
+from llmsys_exp.runs.answers import write_table
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.runs.lock import check_free, locked
 from llmsys_exp.runs.measured import memory_rows
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.status import recorded
 
 STEP_TITLES = {
     Step.train: "Training",
@@ -58,6 +65,8 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     Raises:
         UserError: for anything the user can mend; nothing then looks complete.
     """
+    if list(run.steps) == [Step.infer]:
+        return run_inference(run, console)
     started = time.monotonic()
     check_steps(run.steps)
     check_mlp_steps(run.config, list(run.steps))
@@ -68,9 +77,12 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     if Step.quantize in run.steps:
         _foresee_quantize(plan.config, console)
     job = make_job(run, plan)
+    if job.served is not None and starts_sglang(job.config):
+        console.title("Forecast of the inference engine")
+        show_serving(console, job.served.plan)
     console.line()
     console.line(f"Run folder: {job.paths.folder}")
-    with locked(job.paths.lock):
+    with locked(job.paths.lock), recorded(job.paths):
         times = {"prepare": _fetch_model(job, console)}
         return _carry_out(job, times, console, started=started)
 
@@ -87,6 +99,8 @@ def resume_run(
     if not folder.is_dir():
         raise UserError("There is no such run folder", where=f"resume={folder}", do="llmsys runs lists them")
     paths = RunPaths(folder)
+    if is_inference(paths):
+        return resume_inference(paths, overrides, command=command, console=console, verbose=verbose)
     with locked(paths.lock):
         check_free(paths.worker_lock)
         found = take_up(folder, overrides)
@@ -100,7 +114,7 @@ def resume_run(
             _pass_gate(plan, console)
         console.line()
         console.line(found.describe())
-        with put_back_when_refused(paths):
+        with put_back_when_refused(paths), recorded(paths):
             job = take_up_job(run, plan, paths, inputs=found.inputs)
             if found.extends:
                 put_aside(paths)
@@ -142,6 +156,7 @@ def _train(job: Job, console: Console) -> Job:
     attempts: list[Attempt] = []
     while True:
         job = with_free_port(job)
+        ran = job.config
         try:
             _run(job, Step.train, job.command(Step.train), STEP_TITLES[Step.train], console)
             return job
@@ -154,6 +169,8 @@ def _train(job: Job, console: Console) -> Job:
             write_json(job.paths.attempts, [*earlier, *(attempt.to_dict() for attempt in attempts)])
             plan = _plan_after(job, attempts, console)
             job = with_plan(job, plan, attempt=number)
+        finally:
+            drop_swap(ran, job.paths.folder)
 
 
 def _plan_after(job: Job, attempts: Sequence[Attempt], console: Console) -> Plan:
@@ -208,6 +225,8 @@ def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, An
     results = _all_results(job)
     done = record.Finished(
         plan=job.plan,
+        config=job.config,
+        choices=job.plan.choices,
         command=job.run.command,
         overrides=job.run.overrides,
         inputs=job.inputs.to_dict(),
@@ -215,9 +234,11 @@ def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, An
         memory=memory_rows(job.plan.forecast, results.get(Step.train.name, {})),
         timing_s=times,
         attempts=read_json(job.paths.attempts) if job.paths.attempts.exists() else (),
+        serving=None if job.served is None else job.served.plan.describe(),
     )
     title = f"{job.config.name} ({job.paths.folder.name})"
-    notes = draw_plots(job.paths, title=title, results=results, memory=done.memory)
+    notes = write_table(job.paths) if Step.infer.name in results else []
+    notes += draw_plots(job.paths, title=title, results=results, memory=done.memory)
     manifest = record.build_manifest(done)
     write_json(job.paths.manifest, manifest)
     show_summary(console, job.paths, done, notes=notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import psutil
@@ -14,10 +13,12 @@ from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.inputs.weight_files import Stored, stored_tensors
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.report.console import Console
+from llmsys_exp.runs.room import lack_of_memory, need_disk
 from planner.gptq import GptqForecast, GptqJob, forecast_gptq
 from planner.training_case import Quantization
 from planner.units import GIB, gib
 
+STEP = "Quantising"
 STORED_BYTES = 2
 
 
@@ -36,7 +37,7 @@ def check_quantize(config: Config, *, source: Path | None, folder: Path, console
         return  # nothing is known of the shape before the base is converted or downloaded
     forecast = forecast_gptq(gptq_job(config, tensors))
     console.line(_text(forecast))
-    _check_disk(forecast, folder)
+    need_disk(STEP, forecast.disk_bytes, folder)
     problem = _lack(config, forecast)
     if problem is None or config.gate.policy is GatePolicy.off:
         return
@@ -62,35 +63,18 @@ def gptq_job(config: Config, tensors: dict[str, Stored]) -> GptqJob:
 def _text(forecast: GptqForecast) -> str:
     on_gpu = f"{gib(forecast.device_bytes):.2f} GiB of GPU memory, " if forecast.device else ""
     return (
-        f"Quantising: at most {on_gpu}{gib(forecast.host_bytes):.2f} GiB of main memory, "
+        f"{STEP}: at most {on_gpu}{gib(forecast.host_bytes):.2f} GiB of main memory, "
         f"{gib(forecast.disk_bytes):.2f} GiB of disk"
     )
-
-
-def _check_disk(forecast: GptqForecast, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if forecast.disk_bytes > free:
-        raise UserError(
-            f"Quantising needs {gib(forecast.disk_bytes):.1f} GiB on disk and {gib(free):.1f} are free",
-            where=str(folder),
-            do="Free some space, or move the run folder to a larger disk",
-        )
 
 
 def _lack(config: Config, forecast: GptqForecast) -> DoesNotFit | None:
     places = [("main memory", forecast.host, psutil.virtual_memory().available)]
     if forecast.device:
         places.append(("GPU memory", forecast.device, _gpu_budget(config)))
-    for place, uses, free in places:
-        need = sum(uses.values())
-        if need > free:
-            largest = max(uses, key=lambda use: uses[use])
-            return DoesNotFit(
-                f"Quantising needs {gib(need):.1f} GiB of {place} and {gib(free):.1f} are free",
-                why=f"Largest part: {largest}, {gib(uses[largest]):.1f} GiB",
-                do="Set smaller export.gptq.rows or export.gptq.max_length, or run it anyway with gate=warn",
-            )
-    return None
+    smaller = "smaller export.gptq.rows or export.gptq.max_length"
+    lacks = (lack_of_memory(STEP, uses, free, place=place, smaller=smaller) for place, uses, free in places)
+    return next((lack for lack in lacks if lack is not None), None)
 
 
 def _gpu_budget(config: Config) -> int:

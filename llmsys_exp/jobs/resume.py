@@ -138,7 +138,9 @@ def put_back_when_refused(paths: RunPaths) -> Iterator[None]:
 
 def put_aside(paths: RunPaths) -> None:
     """Move results of the run so far into `history/`, so that it no longer looks complete."""
-    files = [paths.manifest, *sorted(paths.results.glob("*.json"))]
+    # answers of the model as it was then: who finds them does not ask those prompts again
+    answers = [paths.generations, paths.outputs, paths.answers]
+    files = [paths.manifest, *sorted(paths.results.glob("*.json")), *answers]
     there = [one for one in files if one.is_file()]
     if not there:
         return

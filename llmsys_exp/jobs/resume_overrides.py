@@ -10,11 +10,24 @@ from typing import Any
 from llmsys_exp.config.plain import from_plain, to_plain
 from llmsys_exp.config.schema import AUTO, Config
 from llmsys_exp.errors import ConfigError, UserError
-from llmsys_exp.runs.resume_rules import fixed_settings, flat
+from llmsys_exp.runs.resume_rules import MAY_CHANGE, changes, fixed_settings, flat
+
+GLOBAL = ("experiment", "debug")
+"""Groups whose options are laid over the whole configuration."""
+_MAY = {
+    True: "Length, measuring, checkpoint.*, launcher.* and hardware.gpus_per_node",
+    False: "How the engine is started and what it gets at a time",
+}
+"""What to say of the settings that a training run, and those that an inference run may change."""
 
 
-def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
+def apply_overrides(config: Config, overrides: Sequence[str], *, reopens: bool = False) -> Config:
     """Return a configuration with Hydra overrides applied, groups included.
+
+    Args:
+        config: what a run was composed to; left as it is.
+        overrides: `key=value` and `group=option` texts.
+        reopens: take `auto` for an open setting. Else it stands for what was chosen: a run has chosen once.
 
     Raises:
         UserError: for names and values that there are not.
@@ -36,14 +49,16 @@ def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
             key, value = one.key_or_group, one.value()
             if one.is_sweep_override():
                 raise UserError(f"{key} has several values", do="Give one; a run goes on once")
-            if key in groups.names():
+            if key in GLOBAL:
+                tree = _with_experiment(tree, groups, key, str(value))
+            elif key in groups.names():
                 tree = OmegaConf.merge(tree, {key: OmegaConf.load(_option(groups, key, str(value)))})
             else:
                 _known(key)
                 OmegaConf.update(tree, key, value)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([UserError(str(error).splitlines()[0])]) from error
-    return _settled(config, to_config(tree))
+    return to_config(tree) if reopens else _settled(config, to_config(tree))
 
 
 def _settled(before: Config, after: Config) -> Config:
@@ -59,26 +74,34 @@ def _settled(before: Config, after: Config) -> Config:
     return from_plain(new)
 
 
-def check_changes(before: Config, after: Config) -> None:
-    """Refuse changes that would make the rest of the training another one, all of them at once.
+def check_changes(before: Config, after: Config, allowed: Sequence[str] = MAY_CHANGE) -> None:
+    """Refuse changes that would make the rest of the run another one, all of them at once.
 
     Raises:
         UserError: naming each with its old and its new value.
     """
-    old, new = fixed_settings(before), fixed_settings(after)
-    defaults = flat(to_plain(Config()))
-    changed = []
-    for key in sorted({*old, *new}):
-        was, asked = old.get(key, defaults.get(key)), new.get(key, defaults.get(key))
-        if asked != was:
-            changed.append(f"{key} ({was} -> {asked})")
+    changed = changes(fixed_settings(before, allowed), fixed_settings(after, allowed))
     if changed:
         raise UserError(
             f"These settings would make it another run: {', '.join(changed)}",
             where="resume=",
-            do="Leave them out, or start a new run. Length, measuring, checkpoint.*, launcher.* and "
-            "hardware.gpus_per_node may differ",
+            do=f"Leave them out, or start a new run. {_MAY[allowed is MAY_CHANGE]} may differ",
         )
+
+
+def _with_experiment(tree: Any, groups: Any, group: str, name: str) -> Any:
+    """Lay an experiment over a configuration: the options that it selects, then its own values."""
+    from omegaconf import OmegaConf
+
+    content = OmegaConf.load(_option(groups, group, name))
+    for entry in content.pop("defaults", []):
+        chosen = entry.items() if OmegaConf.is_dict(entry) else ()
+        for key, option in chosen:
+            part = str(key).removeprefix("override ").lstrip("/")
+            if part in groups.names() and option is not None:
+                tree = OmegaConf.merge(tree, {part: OmegaConf.load(_option(groups, part, str(option)))})
+    content.pop("hydra", None)
+    return OmegaConf.merge(tree, content)
 
 
 def _option(groups: Any, group: str, name: str) -> Path:

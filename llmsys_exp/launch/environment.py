@@ -56,16 +56,7 @@ def interpreter(config: Config) -> str:
         UserError: when `launcher.python` is not a program.
     """
     chosen = config.launcher.python
-    if chosen is None:
-        return sys.executable
-    path = Path(chosen).expanduser()
-    if not (path.is_file() and os.access(path, os.X_OK)):
-        raise UserError(
-            f"{chosen} is not a Python interpreter",
-            where="launcher.python",
-            do="Name the file bin/python of the environment that holds the engine",
-        )
-    return str(path.absolute())
+    return sys.executable if chosen is None else _program(chosen, "launcher.python", holds="the engine")
 
 
 def require_engine(step: str, python: str) -> None:
@@ -86,6 +77,36 @@ def require_engine(step: str, python: str) -> None:
     )
 
 
+def sglang_interpreter(config: Config, python: str) -> str | None:
+    """Return the Python that runs SGLang; None where the engine is none that we start.
+
+    SGLang pins torch and transformers exactly, so it often lives in an environment of its own.
+
+    Raises:
+        UserError: when `inference.sglang.python` is not a program, or lacks SGLang.
+    """
+    settings = config.inference
+    if settings.engine == "transformers" or (
+        settings.engine == "sglang_server" and settings.server.url is not None
+    ):
+        return None
+    chosen = settings.sglang.python
+    if chosen is not None:
+        python = _program(chosen, "inference.sglang.python", holds="SGLang")
+    if missing_packages(["sglang"], python, where="inference.sglang.python"):
+        pip = "pip" if python == sys.executable else f"{python} -m pip"
+        own = "" if chosen is not None else ", in an environment of its own whose bin/python is "
+        own += "" if chosen is not None else "inference.sglang.python"
+        raise UserError(
+            f"inference.engine={settings.engine} needs sglang, which this environment lacks",
+            where=python,
+            why="" if chosen is not None else "It pins torch and transformers, so it rarely fits in here",
+            do=f"Install the extra:  {pip} install 'llmsys-exp[sglang]'{own}; "
+            "inference.engine=transformers runs anywhere",
+        )
+    return python
+
+
 def require_mirrors(config: Config, python: str) -> None:
     """Check that the packages of `tracking.mirrors` are there.
 
@@ -103,8 +124,8 @@ def require_mirrors(config: Config, python: str) -> None:
         )
 
 
-def missing_packages(names: Sequence[str], python: str) -> list[str]:
-    """Return those of `names` that the interpreter cannot find."""
+def missing_packages(names: Sequence[str], python: str, *, where: str = "launcher.python") -> list[str]:
+    """Return those of `names` that the interpreter, named by the setting `where`, cannot find."""
     if python == sys.executable:
         return [name for name in names if find_spec(name) is None]
     probe = subprocess.run(
@@ -112,7 +133,7 @@ def missing_packages(names: Sequence[str], python: str) -> list[str]:
     )
     if probe.returncode != 0:
         last = probe.stderr.strip().splitlines()[-1:] or ["it does not start"]
-        raise UserError(f"{python} does not work: {last[0]}", where="launcher.python")
+        raise UserError(f"{python} does not work: {last[0]}", where=where)
     return probe.stdout.split()
 
 
@@ -180,6 +201,18 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _program(chosen: str, setting: str, *, holds: str) -> str:
+    path = Path(chosen).expanduser()
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise UserError(
+            f"{chosen} is not a Python interpreter",
+            where=setting,
+            do=f"Name the file bin/python of the environment that holds {holds}",
+        )
+    # not resolved: a link in a virtual environment says which packages there are
+    return str(path.absolute())
 
 
 def _first_ephemeral_port() -> int:

@@ -21,7 +21,7 @@ from llmsys_exp.launch.stopping import SAVING_GRACE_S, Family, GentleStop
 MARKER = "@llmsys "
 GRACE_S = 5.0
 _EVENT_KEYS = ("event", "kind", "text", "code")
-STOPPED = "stopped"
+STOPPED, DONE = "stopped", "done"
 KEPT_LINES = 400
 
 Event = dict[str, Any]
@@ -29,16 +29,18 @@ OnEvent = Callable[[Event], None]
 
 
 @dataclass
-class _Record:
+class Record:
+    """What was seen of a worker, or of one piece of its work."""
+
     on_event: OnEvent
     on_line: Callable[[str], None] | None
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     error: Event | None = None
     timed_out: bool = False
     kernel_kills: int = field(default_factory=kernel_kills)
+    family: Family = field(default_factory=Family)
 
     def __post_init__(self) -> None:
-        self.family = Family()
         self.gentle = GentleStop(lambda text: self.on_event({"event": "note", "text": text}))
 
     def kernel_kills_more(self) -> bool:
@@ -61,22 +63,22 @@ def run_worker(
         UserError: when the worker says that the user can mend it (exit code 2).
         JobError: when it fails in any other way, with kind and last lines.
     """
-    record = _Record(on_event, on_line)
+    record = Record(on_event, on_line)
     try:
         with (
             log.open("a", encoding="utf-8") as stream,
-            _started(command, env, record) as process,
-            _deadline(process, timeout_s, record),
+            started(command, env, record) as process,
+            deadline(process, timeout_s, record),
             record.gentle,
         ):
-            _follow(process, stream, record)
+            follow(process, stream, record)
             returncode = process.wait()
     except OSError as error:
         raise UserError(
             f"Cannot run the worker: {error.strerror or error}", where=str(error.filename or log)
         ) from error
     if returncode != 0 or record.timed_out:
-        raise _failed(returncode, record, log)
+        raise failed(returncode, record, log)
 
 
 def parse_event(line: str) -> Event | None:
@@ -121,15 +123,16 @@ class _HeldSignals:
 
 
 @contextmanager
-def _started(
-    command: Sequence[str], env: Mapping[str, str], record: _Record
+def started(
+    command: Sequence[str], env: Mapping[str, str], record: Record, *, stdin: int = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[str]]:
+    """Start a process in a session of its own; at the end nothing of its family is left."""
     held = _HeldSignals()  # an interrupt within Popen would leave a child that nobody knows
     try:
         process = subprocess.Popen(
             list(command),
             env={**env, **record.family.env()},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -152,7 +155,7 @@ def _started(
                 process.stdout.close()
 
 
-def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event, record: _Record) -> None:
+def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event, record: Record) -> None:
     """End ranks that outlive the leader: they hold its pipe open, and the reader would wait for ever.
 
     A leader that a signal to the whole job has ended may leave ranks that are about to save.
@@ -164,7 +167,8 @@ def _sweep_orphans(process: subprocess.Popen[str], ended: threading.Event, recor
 
 
 @contextmanager
-def _deadline(process: subprocess.Popen[str], timeout_s: float | None, record: _Record) -> Iterator[None]:
+def deadline(process: subprocess.Popen[str], timeout_s: float | None, record: Record) -> Iterator[None]:
+    """End the process, and say so in the record, when it takes longer."""
     if timeout_s is None:
         yield
         return
@@ -194,7 +198,8 @@ def _no_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _follow(process: subprocess.Popen[str], log: TextIO, record: _Record) -> None:
+def follow(process: subprocess.Popen[str], log: TextIO, record: Record) -> Event | None:
+    """Copy output to the log and pass events on; return a `done` event, or None at the end of the output."""
     assert process.stdout is not None
     for line in process.stdout:
         log.write(line)
@@ -208,13 +213,17 @@ def _follow(process: subprocess.Popen[str], log: TextIO, record: _Record) -> Non
         if event["event"] == "error":
             # the first to fail says why; the others are stopped on its account
             record.error = record.error or event
+        elif event["event"] == DONE:
+            return event
         elif event["event"] == "stoppable":
             record.gentle.learn(event)
         else:
             record.on_event(event)
+    return None
 
 
-def _failed(returncode: int, record: _Record, log: Path) -> UserError:
+def failed(returncode: int, record: Record, log: Path) -> UserError:
+    """Return what a worker's exit code, its error event and its last lines come to."""
     lines, error = list(record.lines), record.error or {}
     # torchrun ends with 1 whatever a rank ended with
     code = int(error.get("code", returncode))
@@ -227,12 +236,12 @@ def _failed(returncode: int, record: _Record, log: Path) -> UserError:
         failure = failure_of_event(error, otherwise=failure)
     # who asked a run to stop knows why it ended, and needs no log
     tail, where = ("", "") if failure.kind == STOPPED else (log_tail(lines), str(log))
-    failed = JobError(failure.what, kind=failure.kind, log_tail=tail, where=where, do=failure.do)
-    failed.details = {key: value for key, value in error.items() if key not in _EVENT_KEYS}
+    job_error = JobError(failure.what, kind=failure.kind, log_tail=tail, where=where, do=failure.do)
+    job_error.details = {key: value for key, value in error.items() if key not in _EVENT_KEYS}
     # a bug of the worker is a failed job to whoever started it
     if "code" in error and failure.kind != BUG:
-        failed.exit_code = code
-    return failed
+        job_error.exit_code = code
+    return job_error
 
 
 def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:

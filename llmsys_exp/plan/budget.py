@@ -8,7 +8,7 @@ from dataclasses import replace
 import planner
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.case import CPU
-from planner.predict import device_extra_bytes
+from planner.forecasting import device_extra_bytes
 from planner.tables import constant_bytes
 from planner.units import GIB
 

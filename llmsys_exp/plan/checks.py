@@ -35,6 +35,20 @@ def check_settings(config: Config) -> None:
         raise ConfigError(problems)
 
 
+def check_inference(config: Config) -> None:
+    """Refuse values that are out of range or that the hardware lacks, whatever training would make of them.
+
+    Raises:
+        ConfigError: naming every problem.
+    """
+    name = config.hardware.gpu
+    problems = [*limit_problems(config), *_bf16_problem(config)]
+    if name not in planner.gpu_names():
+        problems.append(unknown_name("GPU", name, planner.gpu_names(), where="hardware.gpu"))
+    if problems:
+        raise ConfigError(problems)
+
+
 def _open_or_flag(config: Config) -> list[UserError]:
     """Settings that take true, false or the word auto."""
     training = config.training

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import Config, Dtype, FreezeConfig, LoraConfig, MethodConfig, MethodKind
 from llmsys_exp.errors import UserError
+from llmsys_exp.inputs.weight_files import stored_tensors
 
 ADAPTED = (MethodKind.lora, MethodKind.qlora)
 GPTQ = "gptq"
@@ -23,6 +24,8 @@ STORED_KEYS = {
     "modules_to_save": "modules_to_save",
 }
 """Key of peft's adapter_config.json -> key of the planner's case."""
+ADAPTER_WEIGHT = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:A|embedding_A)(?:\.weight)?$")
+"""A weight of peft's adapter_model.safetensors, with the module that it belongs to."""
 NUMBERED = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)(?:\.|$)")
 
 
@@ -144,6 +147,22 @@ def _stored_adapter(text: str) -> dict[str, Any]:
     if not (folder / "adapter_model.safetensors").is_file():
         raise UserError("adapter_model.safetensors is missing", where=where, do=do)
     found = {ours: stored[key] for key, ours in STORED_KEYS.items() if stored.get(key) is not None}
+    if isinstance(found.get("target_modules"), str):
+        found["target_modules"] = _adapted_modules(folder, where)
     if isinstance(found.get("target_modules"), list):
         found["target_modules"] = sorted({_in_a_block(one) for one in found["target_modules"]})
     return found
+
+
+def _adapted_modules(folder: Path, where: str) -> list[str]:
+    """Name the modules that have an adapter, where the configuration has an expression for them."""
+    found = [ADAPTER_WEIGHT.match(name) for name in stored_tensors(folder)]
+    names = [one[1] for one in found if one]
+    if not names:
+        raise UserError(
+            "Which modules the adapter is for cannot be told",
+            where=where,
+            why="Its adapter_config.json has an expression for them, and adapter_model.safetensors no lora_A",
+            do="Write the names of the adapted modules as a list there",
+        )
+    return names

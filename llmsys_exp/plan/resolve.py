@@ -11,30 +11,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import planner
-from llmsys_exp.config.schema import AUTO, Config, Device, Dtype, Optimizer
+from llmsys_exp.config.schema import AUTO, Config, Device
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import CPU, planner_case, world_size
 from llmsys_exp.plan.case_mlp import is_mlp
 from llmsys_exp.plan.checks import check_settings
-from planner.choose import Chosen, choose, option_of
-from planner.network.build import build_network
+from llmsys_exp.plan.settling import (
+    Choice,
+    record_chosen,
+    settle_bucket,
+    settle_dtype,
+    settle_optimizer,
+    speed_is_forecast,
+)
+from planner.choose import choose, option_of
 from planner.search import Room
-from planner.units import GIB, gib
+from planner.units import GIB
 from planner.verdict import judge
-
-DEFAULT_BUCKET = 500_000_000
-LEAST_BUCKET = 1_000_000
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One memory setting: its value, why it has it, and whether the user gave it."""
-
-    key: str
-    value: Any
-    reason: str
-    given: bool
 
 
 @dataclass(frozen=True)
@@ -91,10 +85,10 @@ def open_job(config: Config) -> Opened:
     check_settings(config)
     config = deepcopy(config)
     choices: list[Choice] = []
-    dtype = _dtype(config, choices)
-    _settle_optimizer(config, choices)
+    dtype = settle_dtype(config, choices)
+    settle_optimizer(config, choices)
     case = planner_case(config, dtype=dtype)
-    case = _settle_bucket(config, case, choices)
+    case = settle_bucket(config, case, choices)
     budget = budget_bytes(config, case)
     if budget is not None and config.hardware.gpu != CPU and _wants_expandable(config):
         case = replace(case, expandable_segments=True)
@@ -106,7 +100,7 @@ def settle(config: Config) -> Settled:
     job = open_job(config)
     config, choices = job.config, job.choices
     chosen = choose(job.case, job.free, room=job.room, global_batch=config.training.global_batch)
-    _record(config, chosen, choices, job.room.gpu_bytes)
+    record_chosen(config, chosen, choices, job.room.gpu_bytes)
     settle_batch(config, chosen.case.micro_batch, choices, make=Choice)
     case = planner_case(config, dtype=job.dtype)
     return Settled(config, tuple(choices), case, job.room.gpu_bytes)
@@ -125,7 +119,7 @@ def forecast_settled(settled: Settled) -> Plan:
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
     limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
-    if config.hardware.gpu == CPU or is_mlp(config):
+    if not speed_is_forecast(config):
         return Plan(config, settled.choices, forecast, verdict)
     speed = option_of(case)
     return Plan(config, settled.choices, forecast, verdict, speed.step_s, speed.tokens_per_s)
@@ -147,57 +141,6 @@ def _speed_to_dict(plan: Plan) -> dict[str, float] | None:
     return {"step_s": round(plan.step_s, 4), "tokens_per_s": round(plan.tokens_per_s, 1)}
 
 
-def _dtype(config: Config, choices: list[Choice]) -> str:
-    training, name = config.training, config.hardware.gpu
-    given = training.dtype is not Dtype.auto
-    if given:
-        reason = "as set"
-    elif name == CPU:
-        training.dtype = Dtype.fp32
-        reason = "bf16 is slower than fp32 on most CPUs"
-    elif planner.gpu(name).bf16:
-        training.dtype = Dtype.bf16
-        reason = f"{planner.gpu(name).title} has bf16 units; no loss scaling needed"
-    else:
-        training.dtype = Dtype.fp16
-        reason = f"compute capability {planner.gpu(name).compute_capability} has no bf16 units"
-    choices.append(Choice("training.dtype", training.dtype.value, reason, given))
-    if config.method.lora.adapter_dtype is Dtype.auto:
-        config.method.lora.adapter_dtype = training.dtype
-    if training.grad_accum_dtype is Dtype.auto:
-        training.grad_accum_dtype = training.dtype
-    return training.dtype.value
-
-
-def _settle_optimizer(config: Config, choices: list[Choice]) -> None:
-    training, on_cpu = config.training, config.hardware.gpu == CPU
-    given = training.optimizer is not Optimizer.auto
-    if not given:
-        training.optimizer = Optimizer.torch_adamw if on_cpu else Optimizer.deepspeed_adamw
-    reason = "needs no compiler" if on_cpu else "one kernel a step and no copies; on the CPU when offloaded"
-    choices.append(
-        Choice("training.optimizer", training.optimizer.value, "as set" if given else reason, given)
-    )
-
-
-def _settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choice]) -> planner.TrainingCase:
-    """DeepSpeed allocates the reduce bucket whole, however little is trained."""
-    if config.zero.reduce_bucket_size != AUTO:
-        choices.append(Choice("zero.reduce_bucket_size", config.zero.reduce_bucket_size, "as set", True))
-        return case
-    trained = sum(p.numel for p in build_network(case).parameters() if p.trainable)
-    size = min(DEFAULT_BUCKET, max(LEAST_BUCKET, trained))
-    saved = (DEFAULT_BUCKET - size) * 2
-    reason = (
-        f"holds all {trained:,} trained weights; the default of 5e8 would take {gib(saved):.2f} GiB more"
-        if size < DEFAULT_BUCKET
-        else "DeepSpeed's default; more is trained than one bucket holds"
-    )
-    config.zero.reduce_bucket_size = size
-    choices.append(Choice("zero.reduce_bucket_size", size, reason, False))
-    return replace(case, zero=replace(case.zero, reduce_bucket_size=size))
-
-
 def _wants_expandable(config: Config) -> bool:
     return config.training.expandable_segments in (AUTO, True)
 
@@ -215,45 +158,3 @@ def _open_settings(config: Config) -> dict[str, tuple[Any, ...]]:
     if config.training.gradient_checkpointing == AUTO:
         free["gradient_checkpointing"] = (False,) if is_mlp(config) else (False, True)
     return free
-
-
-def _record(config: Config, chosen: Chosen, choices: list[Choice], budget: int | None) -> None:
-    """Write what was chosen into the configuration, each with its reason."""
-    case, training = chosen.case, config.training
-    room = "no limit is known" if budget is None else f"fits the {gib(budget):.1f} GiB of a rank"
-    why = f"the fastest of {chosen.tried} combinations that {room}"
-    if budget is None:
-        why = f"the fastest of {chosen.tried} combinations; {room}"
-    if not chosen.fits:
-        why = f"none of {chosen.tried} combinations fits; this one needs the least"
-    settings = {
-        "zero.stage": (config.zero, "stage", case.zero_stage),
-        "offload.optimizer": (config.offload, "optimizer", Device(case.offload_optimizer)),
-        "offload.param": (config.offload, "param", Device(case.offload_param)),
-        "training.gradient_checkpointing": (
-            training,
-            "gradient_checkpointing",
-            case.gradient_checkpointing,
-        ),
-    }
-    for key, (section, name, value) in settings.items():
-        given = getattr(section, name) not in (AUTO, Device.auto)
-        if not given:
-            setattr(section, name, value)
-        final = getattr(section, name)
-        shown = final.value if isinstance(final, Device) else final
-        choices.append(Choice(key, shown, "as set" if given else why, given))
-    _record_expandable(config, choices)
-
-
-def _record_expandable(config: Config, choices: list[Choice]) -> None:
-    given = config.training.expandable_segments != AUTO
-    if given:
-        reason = "as set"
-    elif config.hardware.gpu == CPU:
-        config.training.expandable_segments = False
-        reason = "only CUDA's allocator has segments"
-    else:
-        config.training.expandable_segments = True
-        reason = "less fragmentation: the job runs with less free memory, at no cost in speed"
-    choices.append(Choice("training.expandable_segments", config.training.expandable_segments, reason, given))

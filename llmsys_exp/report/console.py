@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-GIB = 1024**3
+from planner.units import GIB, MIB
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 VERDICT_STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
@@ -62,7 +62,7 @@ class Console:
 
 def mib(size_bytes: float) -> str:
     """Write a size in MiB with two decimals."""
-    return f"{size_bytes * 1024 / GIB:.2f}"
+    return f"{size_bytes / MIB:.2f}"
 
 
 def gib(size_bytes: float) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.report.console import Console, mib
+from planner.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MIB = 1024**2
 FORMULA, MEASURED = "#9ecae9", "#4c78a8"
 PARTS = {"weights": "#4c78a8", "gradients": "#72b7b2", "optimizer": "#eeca3b", "activations": "#e45756"}
 WHAT_MOVES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmsys_exp.report.console import GIB, gib
+from llmsys_exp.report.console import gib
 from llmsys_exp.report.plan_plots import LETTER_IN, MARKS, canvas, set_title
 from llmsys_exp.report.plan_rows import (
     DOES_NOT_FIT,
@@ -18,6 +18,7 @@ from llmsys_exp.report.plan_rows import (
     axes_of,
     short_names,
 )
+from planner.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

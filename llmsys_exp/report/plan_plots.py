@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.report.console import GIB
 from llmsys_exp.report.plan_output import MOST_BARS, full_axes
 from llmsys_exp.report.plan_rows import DOES_NOT_FIT, FAILED, TIGHT, Row, axes_of, highest_phases, short_names
+from planner.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
-from llmsys_exp.report.console import GIB, VERDICT_STYLES, Console, gib, mib
+from llmsys_exp.report.console import VERDICT_STYLES, Console, gib, mib
 from llmsys_exp.report.plan_rows import highest_phases
 from planner.uncertainty import Residuals
+from planner.units import GIB
 
 if TYPE_CHECKING:
-    from llmsys_exp.plan import Plan
+    from llmsys_exp.plan import Choice, Plan
 
 SHOWN_SHARE = 0.005
 SMALL_BYTES = GIB // 4
@@ -95,10 +96,15 @@ def show_memory(console: Console, plan: Plan) -> None:
 
 def show_settings(console: Console, plan: Plan) -> None:
     """Write each choice of the planner with its reason; what the user gave is marked as such."""
+    show_choices(console, plan.choices)
+
+
+def show_choices(console: Console, choices: Sequence[Choice]) -> None:
+    """Write settings with their reasons."""
     console.title("Settings")
     rows = [
         [choice.key, show_value(choice.value), "given" if choice.given else "chosen", choice.reason]
-        for choice in plan.choices
+        for choice in choices
     ]
     console.table(rows)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from llmsys_exp.report.console import GIB
 from llmsys_exp.report.parallelism import parallelism_figure
 from llmsys_exp.runs.files import disk_errors, read_jsonl
 from llmsys_exp.runs.measured import MemoryRow
 from llmsys_exp.runs.paths import RunPaths
+from planner.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

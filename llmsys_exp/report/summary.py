@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.report.console import Console, duration, gib
+from llmsys_exp.report.inference_summary import show_inference
 from llmsys_exp.report.parallelism import show_parallelism
 from llmsys_exp.runs.files import read_jsonl
 from llmsys_exp.runs.measured import MemoryRow
@@ -25,17 +26,20 @@ def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Se
         count = f"{len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}"
         console.line(f"  {count} before this one ran out of memory: {paths.attempts.name}")
     if "train" in done.results:
-        _show_training(console, done.results["train"], planned_tokens_per_s=done.plan.tokens_per_s)
+        planned = None if done.plan is None else done.plan.tokens_per_s
+        _show_training(console, done.results["train"], planned_tokens_per_s=planned)
     if "parallelism" in done.results:
         show_parallelism(console, done.results["parallelism"])
     if done.memory:
         _show_memory(console, done.memory)
+    if "infer" in done.results:
+        show_inference(console, done.results["infer"])
     _show_answers(console, paths)
     _show_files(console, paths)
     for note in notes:
         console.line(console.style(f"  note: {note}", "yellow"))
     console.title("Try next")
-    for line in next_commands(paths, done.plan.config, done.overrides):
+    for line in next_commands(paths, done.config, done.overrides):
         console.line(f"  {line}")
 
 
@@ -152,7 +156,8 @@ def _show_files(console: Console, paths: RunPaths) -> None:
         (paths.adapter, "trained adapter"),
         (paths.perceptron, "trained weights and the widths of the layers"),
         (paths.merged, "model with the adapter merged: a normal transformers folder"),
-        (paths.generations, "every answer"),
+        (paths.generations, "every answer, as they were finished"),
+        (paths.answers, "every answer as a table, in the order of the prompts"),
         (paths.outputs, "a sample of the answers"),
         (paths.launch_script, "starts training again by hand"),
         (paths.log, "everything the workers printed"),

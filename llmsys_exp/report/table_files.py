@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.report.console import GIB
 from llmsys_exp.report.plan_rows import SIZES, Row
 from llmsys_exp.runs.files import partial_of, publish
+from planner.units import GIB
 
 SUFFIXES = {"--csv": (".csv",), "--parquet": (".parquet",), "--plot": (".png", ".svg", ".pdf")}
 NEEDS = {"--parquet": ("pandas", "pyarrow"), "--plot": ("matplotlib",)}
@@ -65,8 +65,12 @@ def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def csv_bytes(rows: Sequence[Row]) -> bytes:
-    """Return rows as CSV in UTF-8, with a header; what is not known is empty."""
-    flat = flat_rows(rows)
+    """Return rows of plans as CSV in UTF-8, with a header; what is not known is empty."""
+    return flat_csv_bytes(flat_rows(rows))
+
+
+def flat_csv_bytes(flat: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return flat rows, all with the same keys, as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
     writer.writeheader()
@@ -75,10 +79,15 @@ def csv_bytes(rows: Sequence[Row]) -> bytes:
 
 
 def parquet_bytes(rows: Sequence[Row]) -> bytes:
-    """Return rows as a parquet table; a column of mixed kinds becomes text."""
+    """Return rows of plans as a parquet table."""
+    return flat_parquet_bytes(flat_rows(rows))
+
+
+def flat_parquet_bytes(flat: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return flat rows as a parquet table; a column of mixed kinds becomes text."""
     import pandas as pd
 
-    frame = pd.DataFrame(flat_rows(rows))
+    frame = pd.DataFrame(list(flat))
     for name in frame.columns:
         kinds = {type(value) for value in frame[name].dropna()}
         if len(kinds) > 1 and not kinds <= {int, float}:

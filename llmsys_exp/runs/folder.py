@@ -43,7 +43,23 @@ def create_run_folder(outputs: Path, name: str, digest: str, *, now: datetime | 
         UserError: when the place cannot be written to.
     """
     check_name(name)
-    parent = outputs / name
+    paths = RunPaths(_new_folder(outputs / name, digest, now))
+    with disk_errors(paths.results):
+        paths.results.mkdir()
+    return paths
+
+
+def create_sweep_folder(outputs: Path, name: str) -> Path:
+    """Create `outputs/name/<time>-sweep`, beside the run folders of its points.
+
+    Raises:
+        UserError: when the place cannot be written to.
+    """
+    check_name(name)
+    return _new_folder(outputs / name, "sweep", None)
+
+
+def _new_folder(parent: Path, digest: str, now: datetime | None) -> Path:
     stem = f"{(now or datetime.now()).strftime(TIME_FORMAT)}-{digest}"
     with disk_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +69,5 @@ def create_run_folder(outputs: Path, name: str, digest: str, *, now: datetime | 
                 folder.mkdir()
             except FileExistsError:
                 continue
-            paths = RunPaths(folder.absolute())
-            paths.results.mkdir()
-            return paths
+            return folder.absolute()
     raise AssertionError("unreachable: the count has no end")

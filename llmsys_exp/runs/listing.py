@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.status import state_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class RunRow:
     name: str
     folder: str
     state: str
-    """`complete` when the manifest is there, else `incomplete`."""
+    """`complete`, `running`, `stopped` or `failed (kind)`, see `runs.status`."""
     loss: float | None
     score: float | None
     peak_bytes: int | None
@@ -45,7 +46,7 @@ def _row(paths: RunPaths, manifest: dict[str, Any] | None) -> RunRow:
     return RunRow(
         name=paths.folder.parent.name,
         folder=str(paths.folder),
-        state="incomplete" if manifest is None else "complete",
+        state=state_of(paths),
         loss=_figure(manifest, "metrics", "after", "loss"),
         score=_figure(manifest, "metrics", "after", "score"),
         peak_bytes=_figure(manifest, "measured", "peak_bytes"),

@@ -137,9 +137,24 @@ class RunPaths:
         return self.folder / "export_job.json"
 
     @property
+    def status(self) -> Path:
+        """How a run ended that is not complete: `stopped` or `failed`, with the kind of failure."""
+        return self.folder / "status.json"
+
+    @property
     def generations(self) -> Path:
-        """Every answer, one JSON line each, in prompt order."""
+        """Every answer, one JSON line each, in the order in which they were finished."""
         return self.folder / "generations.jsonl"
+
+    @property
+    def journal_key(self) -> Path:
+        """What the answers in `generations` depend on, as hashes: a second start has to have the same."""
+        return self.folder / "generations.key.json"
+
+    @property
+    def answers(self) -> Path:
+        """Every answer as a table, in prompt order."""
+        return self.folder / "generations.parquet"
 
     @property
     def outputs(self) -> Path:

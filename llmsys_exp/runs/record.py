@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
+from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
-from llmsys_exp.plan import Plan, plan_to_dict
+from llmsys_exp.plan import Choice, Plan, plan_to_dict
 from llmsys_exp.plan.facts import worker_facts
 from llmsys_exp.runs import manifest
 from llmsys_exp.runs.files import disk_errors, read_json, write_json, write_text
@@ -24,7 +25,10 @@ JOB_SCHEMA_VERSION = 1
 class Finished:
     """All there is to tell about a run whose steps are done."""
 
-    plan: Plan
+    plan: Plan | None
+    """None: no training was planned."""
+    config: Config
+    choices: Sequence[Choice]
     command: Sequence[str]
     overrides: Sequence[str]
     inputs: Mapping[str, Any]
@@ -33,6 +37,8 @@ class Finished:
     timing_s: Mapping[str, float]
     attempts: Sequence[Mapping[str, Any]] = ()
     """Attempts that ran out of memory before the one that did not."""
+    serving: Mapping[str, Any] | None = None
+    """How the engine was started that answered prompts."""
 
 
 _SCRIPT = """#!/bin/sh
@@ -43,11 +49,28 @@ exec {command}
 """
 
 
-def write_job(paths: RunPaths, *, plan: Plan, inputs: Mapping[str, Any]) -> None:
-    """Write job.json, all that a worker needs to know."""
-    config, settled = to_plain(plan.config), plan_to_dict(plan) | worker_facts(plan)
-    job = {"schema_version": JOB_SCHEMA_VERSION, "config": config, "plan": settled, "resolved": dict(inputs)}
-    write_json(paths.job, job)
+def write_job(paths: RunPaths, *, plan: Plan, inputs: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
+    """Write job.json, all that a worker needs to know; `engine` has `serving` and `engine_key`."""
+    _write_job(paths, plan.config, plan_to_dict(plan) | worker_facts(plan), inputs, engine)
+
+
+def write_inference_job(
+    paths: RunPaths,
+    *,
+    config: Config,
+    choices: Sequence[Choice],
+    inputs: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> None:
+    """Write job.json of a run that trains nothing."""
+    _write_job(paths, config, {"choices": [vars(choice) for choice in choices]}, inputs, engine)
+
+
+def _write_job(
+    paths: RunPaths, config: Config, plan: Any, inputs: Mapping[str, Any], engine: Mapping[str, Any]
+) -> None:
+    job = {"schema_version": JOB_SCHEMA_VERSION, "config": to_plain(config), "plan": plan}
+    write_json(paths.job, job | {"resolved": dict(inputs)} | dict(engine))
 
 
 def write_hydra(paths: RunPaths, *, files: Mapping[str, str]) -> None:
@@ -111,8 +134,8 @@ def read_results(paths: RunPaths) -> dict[str, dict[str, Any]]:
 
 def build_manifest(done: Finished) -> dict[str, Any]:
     """Put the evidence of a finished run together."""
-    config = to_plain(done.plan.config)
-    plan = plan_to_dict(done.plan)
+    config = to_plain(done.config)
+    plan = {"forecast": None, "verdict": None} if done.plan is None else plan_to_dict(done.plan)
     return {
         "schema_version": manifest.SCHEMA_VERSION,
         "finished": manifest.utc_now(),
@@ -125,9 +148,10 @@ def build_manifest(done: Finished) -> dict[str, Any]:
         "versions": manifest.package_versions(),
         "machine": manifest.machine(),
         "git": manifest.git_state(Path.cwd()),
-        "choices": plan["choices"],
+        "choices": [vars(choice) for choice in done.choices],
         "forecast": plan["forecast"],
         "verdict": plan["verdict"],
+        "serving": done.serving,
         "measured": {
             "peak_bytes": done.memory[0].measured_bytes if done.memory else None,
             "rows": [row.to_dict() for row in done.memory],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
@@ -39,17 +37,46 @@ MAY_CHANGE = (
 )
 """Settings and groups of settings that leave the remaining steps as they would have been."""
 
+INFERENCE_MAY_CHANGE = (
+    "resume",
+    "launcher",
+    "tracking",
+    "gate",
+    "paths",
+    "hardware",
+    "inference.batch_size",
+    "inference.order",
+    "inference.save_every",
+    "inference.compare",
+    "inference.sglang.python",
+    "inference.sglang.mem_fraction_static",
+    "inference.sglang.context_length",
+    "inference.sglang.max_running_requests",
+    "inference.sglang.chunked_prefill_size",
+    "inference.sglang.cuda_graph_max_bs",
+    "inference.sglang.max_total_tokens",
+    "inference.sglang.tp_size",
+    "inference.sglang.dp_size",
+    "inference.sglang.attention_backend",
+    "inference.sglang.sampling_backend",
+    "inference.sglang.schedule_policy",
+    "inference.sglang.arguments",
+    "inference.sglang.start_timeout_s",
+    "inference.server",
+)
+"""Settings of an inference run that change its speed and not what is asked and answered."""
+
 FOLLOWS = ("training.micro_batch", "training.grad_accum", "training.global_batch")
 """Settings that follow from the number of ranks; their product, the global batch, is checked by itself."""
 
 
-def may_change(key: str) -> bool:
+def may_change(key: str, allowed: Sequence[str] = MAY_CHANGE) -> bool:
     """Return whether a dotted setting may be given another value when a run goes on.
 
     >>> may_change("checkpoint.every"), may_change("training.learning_rate")
     (True, False)
     """
-    return any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+    return any(key == name or key.startswith(f"{name}.") for name in allowed)
 
 
 def flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
@@ -64,7 +91,7 @@ def flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     return table
 
 
-def fixed_settings(config: Config) -> dict[str, Any]:
+def fixed_settings(config: Config, allowed: Sequence[str] = MAY_CHANGE) -> dict[str, Any]:
     """Return the settings that must stay as they are, but for those at their default.
 
     A later version with more settings thus still takes a run up that was started without them.
@@ -76,11 +103,16 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     return {
         key: value
         for key, value in settings.items()
-        if not may_change(key) and key not in FOLLOWS and value != defaults.get(key)
+        if not may_change(key, allowed) and key not in FOLLOWS and value != defaults.get(key)
     }
 
 
-def fixed_hash(config: Config) -> str:
-    """Return a text that changes when a setting changes that must not."""
-    text = json.dumps(fixed_settings(config), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Name each of two runs' fixed settings that differs, with its old and its new value."""
+    defaults = flat(to_plain(Config()))
+    found = []
+    for key in sorted({*before, *after}):
+        was, asked = (values.get(key, defaults.get(key)) for values in (before, after))
+        if asked != was:
+            found.append(f"{key} ({was} -> {asked})")
+    return found

@@ -46,6 +46,11 @@ def stoppable(pid: int) -> None:
     _emit({"event": "stoppable", "pid": pid, "host": socket.gethostname()})
 
 
+def done(folder: str, *, code: int) -> None:
+    """Tell that a run folder is done with, by a worker that waits for the next one."""
+    _emit({"event": "done", "folder": folder, "code": code})
+
+
 def error(kind: str, text: str, *, code: int, **details: Any) -> None:
     """Tell the user why the worker ends, and with which code: a launcher may end with another.
 

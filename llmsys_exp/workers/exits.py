@@ -19,7 +19,7 @@ EXTRAS = {
     **dict.fromkeys(
         ("torch", "transformers", "deepspeed", "peft", "gguf", "safetensors", "accelerate"), "train"
     ),
-    **dict.fromkeys(("datasets", "pyarrow", "filelock"), "train"),
+    **dict.fromkeys(("datasets", "pyarrow", "filelock", "aiohttp"), "train"),
     "bitsandbytes": "quant",
     "gptqmodel": "gptq",
     "sglang": "sglang",
@@ -38,20 +38,25 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         code = EXIT_OK
-    except UserError as error:
-        code = error.exit_code
-        events.error(getattr(error, "kind", "user"), str(error), code=code)
     except (Interrupted, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
         events.error(
             "interrupted", "Stopped before the end; nothing half-written was left behind.", code=code
         )
-    except ModuleNotFoundError as error:
-        code = _report_missing_package(error)
     except Exception as error:
-        traceback.print_exc()
-        code = _report_failure(error)
+        code = tell(error)
     _leave(code)
+
+
+def tell(error: Exception) -> int:
+    """Say what went wrong in an event, with a traceback in the log where it is a bug; return the code."""
+    if isinstance(error, UserError):
+        events.error(getattr(error, "kind", "user"), str(error), code=error.exit_code)
+        return error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        return _report_missing_package(error)
+    traceback.print_exception(error)
+    return _report_failure(error)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -64,7 +69,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _report_missing_package(error: ModuleNotFoundError) -> int:
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
-        traceback.print_exc()
+        traceback.print_exception(error)
         return _report_failure(error)
     missing = UserError(
         f"The package {package} is not installed",

@@ -26,6 +26,8 @@ class Resolved:
     prompts_file: Path | None
     world_size: int
     device: str
+    adapter_folder: Path | None = None
+    """A trained adapter that is served over `model_folder`."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Resolved:
@@ -41,6 +43,7 @@ class Resolved:
             prompts_file=path("prompts_file"),
             world_size=int(data.get("world_size", 1)),
             device=str(data.get("device", "cpu")),
+            adapter_folder=path("adapter_folder"),
         )
 
 
@@ -52,6 +55,10 @@ class Job:
     plan: dict[str, Any]
     resolved: Resolved
     paths: RunPaths
+    serving: dict[str, Any] | None = None
+    """How an inference engine is started, where one is started: see docs/design/worker-protocol.md."""
+    engine_key: str = ""
+    """Changes with anything that a start of the engine depends on."""
 
     @property
     def model_source(self) -> str:
@@ -89,6 +96,8 @@ def load_job(folder: Path, *, file: str | None = None) -> Job:
         plan=dict(data.get("plan") or {}),
         resolved=Resolved.from_dict(data["resolved"]),
         paths=paths,
+        serving=data.get("serving"),
+        engine_key=str(data.get("engine_key", "")),
     )
 
 

@@ -47,7 +47,7 @@ def preview(job: Job) -> dict[str, Any]:
 
 def _counts(data: Loaded) -> dict[str, int]:
     told = data.fingerprint
-    learnt = sum(one.label_count for one in data.train)
+    learnt = int(data.train.learnt_counts.sum())
     return {
         "rows": told["train"]["rows"],
         "examples": told["train"]["examples"],

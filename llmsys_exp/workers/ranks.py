@@ -13,6 +13,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.workers import events
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.training import oom
+from planner.units import gib
 
 SINGLE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
@@ -86,7 +87,7 @@ def limit_memory(device: Any, limit_bytes: int | None) -> None:
     _, total = torch.cuda.mem_get_info(device)
     if limit_bytes < total:
         torch.cuda.set_per_process_memory_fraction(limit_bytes / total, device)
-        events.note(f"GPU memory is limited to {limit_bytes / 2**30:.2f} GiB (hardware.enforce_memory)")
+        events.note(f"GPU memory is limited to {gib(limit_bytes):.2f} GiB (hardware.enforce_memory)")
     else:
         events.note("hardware.enforce_memory limits nothing: this GPU is no larger than the one planned for")
 

@@ -61,8 +61,11 @@ def _cause(engine: Engine, division: Division) -> str | None:
             table = gib(division.table_bytes + engine.graphs_bytes)
             return f"request table and graphs ({table:.1f} GiB) do not fit beside the static share"
         return f"the KV pool ({division.pool.tokens} tokens) holds no request"
-    if division.headroom_bytes < engine.activations_bytes + division.logits_bytes:
-        need, left = engine.activations_bytes + division.logits_bytes, division.headroom_bytes
+    need, left = (
+        engine.activations_bytes + division.logits_bytes + division.sort_bytes,
+        division.headroom_bytes,
+    )
+    if left < need:
         what = f"activations and logits need {gib(need):.1f} GiB"
         return f"{what}, {gib(left):.1f} GiB are left beside the static share"
     return _too_few(engine.case, division)

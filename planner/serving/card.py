@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from planner.tables import CPU, Gpu, gpu, gpus
@@ -37,13 +37,15 @@ def card_of(given: Any) -> Card:
     """Look a checked `gpu` value up: a name, or `total_mib` and perhaps `free_before_weights_gib`.
 
     Where the free memory is not given, the driver and the context take what they take on the cards of the
-    table nearest in size.
+    table nearest in size. With a `name` beside them, they describe a card of that row.
     """
     if given == CPU:
         return Card(CPU, 0, 0, None)
     if isinstance(given, str):
         return _of_row(gpu(given))
     described = cast("Mapping[str, Any]", given)
+    if described.get("name") is not None:
+        return _like(_of_row(gpu(str(described["name"]))), described)
     total, free = int(described["total_mib"]), described.get("free_before_weights_gib")
     rows = sorted(gpus().values(), key=lambda row: abs(row.memory_gib * GIB / MIB - total))
     alike = [r for r in rows if abs(r.memory_gib * GIB / MIB - total) <= SAME_CARD_MIB] or rows[:1]
@@ -55,6 +57,16 @@ def card_of(given: Any) -> Card:
         free_bytes=max(0, own) if free is None else int(free * GIB),
         capability=_capability(alike[0]) if same else None,
         context_bytes=int(max(row.context_gib for row in alike) * GIB),
+    )
+
+
+def _like(card: Card, described: Mapping[str, Any]) -> Card:
+    """A card of a row whose size or free memory differs from the table's."""
+    size, free = described.get("total_mib"), described.get("free_before_weights_gib")
+    total = card.total_bytes if size is None else int(size) * MIB
+    beside = card.total_bytes - card.free_bytes
+    return replace(
+        card, total_bytes=total, free_bytes=max(0, total - beside) if free is None else int(free * GIB)
     )
 
 

@@ -47,6 +47,8 @@ class ServingCase:
     input_tokens: int | None
     output_tokens: int | None
     concurrency: int | None
+    sorts_vocabulary: bool = False
+    """Whether tokens are picked with top_p or top_k by the sampler `pytorch`, which sorts whole rows."""
 
     @property
     def request_tokens(self) -> int | None:
@@ -126,6 +128,7 @@ def _sglang(case: Mapping[str, Any], model: ServedModel, plan: WeightFormat) -> 
         input_tokens=case.get("input_tokens"),
         output_tokens=case.get("output_tokens"),
         concurrency=case.get("concurrency"),
+        sorts_vocabulary=bool(case.get("sorts_vocabulary")),
     )
 
 

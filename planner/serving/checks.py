@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from planner.errors import did_you_mean
-from planner.tables import gpu_names
+from planner.tables import CPU, gpu, gpu_names
 
 SGLANG, TRANSFORMERS = "sglang", "transformers"
 ENGINES = (SGLANG, TRANSFORMERS)
@@ -23,6 +23,7 @@ SGLANG_KEYS = (
     "kv_dtype", "mem_fraction_static", "context_length", "max_running_requests", "cuda_graph_max_bs",
     "chunked_prefill_size", "max_total_tokens", "tp_size", "dp_size", "gpus", "page_size",
     "swa_full_tokens_ratio", "prefill_cuda_graph", "attention_backend", "concurrency", "enable_dp_attention",
+    "sorts_vocabulary",
 )  # fmt: skip
 TRANSFORMERS_KEYS = ("batch_size", "attention", "padded", "memory_limit_gib")
 _COUNTS = (
@@ -35,7 +36,7 @@ _WORDS = {
     "kv_dtype": ("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
     "attention": ("sdpa", "eager", "flash_attention_2"),
 }
-_FLAGS = ("prefill_cuda_graph", "padded", "enable_dp_attention")
+_FLAGS = ("prefill_cuda_graph", "padded", "enable_dp_attention", "sorts_vocabulary")
 _TEXTS = ("engine_version", "attention_backend")
 
 
@@ -117,9 +118,14 @@ def _wrong_card(given: Any) -> list[str]:
         known = gpu_names()
         return [] if given in known else [f"GPU {given!r} is not in the table. {did_you_mean(given, known)}"]
     card: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    keys = ("total_mib", "free_before_weights_gib")
+    keys = ("name", "total_mib", "free_before_weights_gib")
     problems = [f"unknown key gpu.{key}. {did_you_mean(str(key), keys)}" for key in card if key not in keys]
-    total, free = card.get("total_mib"), card.get("free_before_weights_gib")
+    total, free, name = card.get("total_mib"), card.get("free_before_weights_gib"), card.get("name")
+    known = [row for row in gpu_names() if row != CPU]
+    if name is not None and name not in known:
+        return [*problems, f"gpu.name {name!r} is not in the table. {did_you_mean(str(name), known)}"]
+    if total is None and name is not None:
+        total = int(gpu(name).memory_gib * 1024)
     if not _is_count(total):
         said = "missing" if total is None else repr(total)
         problems.append(

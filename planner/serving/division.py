@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from planner.serving.case import ServingCase
 from planner.serving.defaults import graph_batch, request_slots
 from planner.serving.formats import UNQUANTISED
-from planner.serving.headroom import activation_bytes, graph_bytes, logits_bytes, request_table_bytes
+from planner.serving.headroom import (
+    activation_bytes,
+    graph_bytes,
+    logits_bytes,
+    request_table_bytes,
+    sort_bytes,
+)
 from planner.serving.kv import Cell, Pool, budget_for, holds_a_request, pool_of, token_cell
 from planner.serving.requests import Load, load_of, tokens_for
 from planner.serving.weights import weight_bytes
@@ -51,12 +57,14 @@ class Division:
     table_bytes: int
     headroom_bytes: int
     logits_bytes: int
+    sort_bytes: int
     starts: bool
     load: Load | None
 
     def leaves(self, activations_bytes: int) -> bool:
         """Whether running requests find their room, with some to spare."""
-        return self.headroom_bytes >= SPARE * (activations_bytes + self.logits_bytes) + SLACK_BYTES
+        derived = SPARE * (activations_bytes + self.logits_bytes)
+        return self.headroom_bytes >= derived + self.sort_bytes + SLACK_BYTES
 
 
 def engine_of(case: ServingCase) -> Engine:
@@ -97,6 +105,7 @@ def divide(engine: Engine, fraction: float) -> Division:
         table_bytes=table,
         headroom_bytes=headroom,
         logits_bytes=logits_bytes(case, rows),
+        sort_bytes=sort_bytes(case, rows),
         starts=starts and engine.load_bytes <= free and _has_kernels(case),
         load=load,
     )

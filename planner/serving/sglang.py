@@ -32,7 +32,7 @@ def forecast_sglang(case: ServingCase) -> ServingForecast:
         request_table_bytes=division.table_bytes,
         graphs_bytes=engine.graphs_bytes,
         activations_bytes=engine.activations_bytes,
-        logits_bytes=division.logits_bytes,
+        logits_bytes=division.logits_bytes + division.sort_bytes,
         engine_reserve_bytes=int(reserve_mib(case) * MIB),
         free_before_weights_bytes=engine.free_bytes,
         free_after_start_bytes=division.headroom_bytes,

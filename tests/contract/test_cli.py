@@ -275,7 +275,7 @@ def test_ctrl_c_stops_everything_with_one_line_and_leaves_no_manifest(tmp_path: 
     assert (folder / "job.json").exists()
     assert not (folder / "manifest.json").exists()
     listed = llmsys("runs", "out", "--json", cwd=tmp_path)
-    assert [row["state"] for row in json.loads(listed.stdout)] == ["incomplete"]
+    assert [row["state"] for row in json.loads(listed.stdout)] == ["stopped"]
 
 
 def test_doctor_reports_as_text_and_as_json(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ elif "llmsys_exp.workers.infer" in arguments:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Path:
-    path = tmp_path / "fake-python"
+    return write_fake(tmp_path)
+
+
+def write_fake(folder: Path) -> Path:
+    path = folder / "fake-python"
     path.write_text(FAKE_PYTHON.format(python=sys.executable), encoding="utf-8")
     path.chmod(0o755)
     return path
@@ -78,13 +82,20 @@ def train(
     )
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One run that several tests look at: its interpreter, and what the command said."""
+    fake = write_fake(tmp_path_factory.mktemp("finished"))
+    return fake, train(fake)
+
+
 def only_run(fake: Path) -> Path:
     [folder] = (fake.parent / "out" / "quickstart").iterdir()
     return folder
 
 
-def test_a_run_goes_from_forecast_to_summary(fake: Path) -> None:
-    done = train(fake)
+def test_a_run_goes_from_forecast_to_summary(finished) -> None:
+    _, done = finished
     assert done.returncode == 0, done.stderr
     order = [
         "Forecast",
@@ -110,9 +121,8 @@ def test_a_run_goes_from_forecast_to_summary(fake: Path) -> None:
     assert "\x1b[" not in done.stdout
 
 
-def test_a_run_leaves_its_records(fake: Path) -> None:
-    train(fake)
-    folder = only_run(fake)
+def test_a_run_leaves_its_records(finished) -> None:
+    folder = only_run(finished[0])
     names = {path.name for path in folder.iterdir()}
     expected = {
         "job.json",
@@ -135,14 +145,16 @@ def test_a_run_leaves_its_records(fake: Path) -> None:
     assert job["schema_version"] == 1
     # how a row is laid out is seen where it is read
     assert job["config"]["data"].pop("format") == "auto"
+    # of engines that are not used, and in which order prompts go is decided where they are read
+    del job["config"]["inference"]["sglang"]
+    assert job["config"]["inference"].pop("order") == "auto"
     assert "auto" not in json.dumps(job["config"]).replace('"auto_', "")
     assert job["resolved"]["world_size"] == 2
     assert Path(job["resolved"]["train_file"]).is_file()
 
 
-def test_the_manifest_holds_the_evidence(fake: Path) -> None:
-    train(fake)
-    manifest = json.loads((only_run(fake) / "manifest.json").read_text(encoding="utf-8"))
+def test_the_manifest_holds_the_evidence(finished) -> None:
+    manifest = json.loads((only_run(finished[0]) / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["schema_version"] == 1
     assert manifest["command"][:2] == ["llmsys", "train"]
     assert manifest["overrides"][0] == "experiment=quickstart"
@@ -154,9 +166,8 @@ def test_the_manifest_holds_the_evidence(fake: Path) -> None:
     assert set(manifest["timing_s"]) == {"prepare", "train", "export", "infer", "total"}
 
 
-def test_the_launch_script_starts_what_was_started(fake: Path) -> None:
-    train(fake)
-    folder = only_run(fake)
+def test_the_launch_script_starts_what_was_started(finished) -> None:
+    folder = only_run(finished[0])
     script = (folder / "launch.sh").read_text(encoding="utf-8")
     assert "torch.distributed.run --nnodes 1 --nproc_per_node 2 --standalone" in script
     assert f"llmsys_exp.workers.train {folder}" in script
@@ -212,7 +223,9 @@ def test_a_sweep_skips_what_does_not_fit(fake: Path) -> None:
 def test_infer_runs_in_a_folder_of_its_own(fake: Path) -> None:
     done = train(fake, verb="infer")
     assert done.returncode == 0, done.stderr
-    assert "Forecast" not in done.stdout
+    assert "Peak of each phase" not in done.stdout  # of a training that is none
+    job = json.loads((only_run(fake) / "job.json").read_text(encoding="utf-8"))
+    assert (job["serving"], len(job["engine_key"]), job["config"]["steps"]) == (None, 16, ["infer"])
     manifest = json.loads((only_run(fake) / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["results"]) == {"infer"}
 
@@ -231,11 +244,10 @@ def test_export_merges_a_run_that_is_there(fake: Path) -> None:
     assert json.loads(done.stdout)["folder"] == str(folder / "merged")
 
 
-def test_runs_lists_what_came_out(fake: Path) -> None:
-    train(fake)
+def test_runs_lists_what_came_out(finished) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "llmsys_exp", "runs", "out"],
-        cwd=fake.parent,
+        cwd=finished[0].parent,
         capture_output=True,
         text=True,
         timeout=60,

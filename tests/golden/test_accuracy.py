@@ -9,12 +9,12 @@ import planner
 from benchmarks.measured import measured_rows
 from planner.parsing import parse_training_case
 from planner.tables import DATA
+from planner.units import GIB
 
 ROWS = measured_rows()
 OK = [row for row in ROWS if row["measured"]["status"] == "ok"]
 LIMITED = [row for row in ROWS if row["case"].get("memory_limit_gib") is not None]
 UNLIMITED = [row for row in OK if row["case"].get("memory_limit_gib") is None]
-GIB = 1024**3
 
 WORST = 0.003
 # Rows whose allocated peak is off by more (percent), and what is known: where the figures part. None is explained.

@@ -1,6 +1,6 @@
 """Train adapters over a tiny base of bitsandbytes at ZeRO stage 3 and print the bytes that were alive.
 
-Run by tests/integration/test_packed_bytes.py, one process a rank, with the ranks in the environment.
+Run by tests/integration/test_packed_bytes.py, once a rank.
 """
 
 from __future__ import annotations

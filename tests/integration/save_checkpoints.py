@@ -1,12 +1,11 @@
 """Train a tiny model for a step under DeepSpeed on the CPU, save a checkpoint, and print the bytes of its files.
 
-Arguments: a free port, a folder, then cases `METHOD-STAGE`; run by tests/integration/test_checkpoint_bytes.py.
+Arguments: a folder, then cases `METHOD-STAGE`; run by tests/integration/test_checkpoint_bytes.py, once a rank.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -72,13 +71,12 @@ def sizes(folder: Path) -> dict[str, int]:
     return found
 
 
-def run_rank(rank: int, port: int, folder: Path, names: list[str]) -> None:
+def main() -> None:
     """One of the ranks, over gloo; the first one prints."""
     import deepspeed
     import torch
 
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_PORT": port}
-    os.environ |= {key: str(value) for key, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
     # Not worth a minute of compiling: DeepSpeed's collectives over shared memory.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
@@ -86,24 +84,9 @@ def run_rank(rank: int, port: int, folder: Path, names: list[str]) -> None:
         method, stage = name.split("-")
         save(method, int(stage), folder / name)
         torch.distributed.barrier()
-        if rank == 0:
+        if os.environ["RANK"] == "0":
             event = {"event": "saved", "case": name, **sizes(folder / name)}
             print("@llmsys " + json.dumps(event), flush=True)
-
-
-def main() -> None:
-    """Imports cost more than tiny runs do: import once, then fork the ranks."""
-    import deepspeed  # noqa: F401
-    import peft  # noqa: F401
-
-    port, folder, names = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=run_rank, args=(rank, port, folder, names)) for rank in range(RANKS)]
-    for one in ranks:
-        one.start()
-    for one in ranks:
-        one.join()
-    sys.exit(max(abs(one.exitcode or 0) for one in ranks))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run_forked
 from save_checkpoints import CONFIG, RANKS, TARGETS
-from tiny_jobs import events_of, run_worker
+from tiny_jobs import events_of
 
 import planner
 from planner.disk import OPTIMIZER, WEIGHTS
@@ -24,15 +23,9 @@ PADDING_BYTES = 1000
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    done = run_worker("save_checkpoints", *map(Path, (str(_free_port()), folder, *CASES)))
+    done = run_forked("save_checkpoints", folder, *CASES, ranks=RANKS)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return {event["case"]: event for event in events_of(done, "saved")}
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def forecast(name: str) -> planner.Forecast:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_jobs import make_job, make_model, run_worker
+from forked import run_forked
+from tiny_jobs import make_job, make_model
 
 from llmsys_exp.inputs.weight_files import sha256_of_files, stored_tensors
 from llmsys_exp.runs.paths import RunPaths
@@ -38,11 +39,11 @@ def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     base = tmp_path_factory.mktemp("runs")
     made = {name: make_job(base / name, model, **settings) for name, settings in CASES.items()}
     folders = [one.folder for one in made.values()]
-    done = run_worker("train_all", *folders)
+    done = run_forked("train_all", *folders)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     trained_over(made["stranger"], "another model")
     ask(made["full"], shard_gb=0.0001)
-    done = run_worker("export_all", *folders)
+    done = run_forked("export_all", *folders)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return made
 
@@ -122,7 +123,7 @@ def test_a_merged_model_is_quantised_and_answers(exported, tmp_path):
     shutil.copytree(exported["rslora"].folder, folder)
     paths = RunPaths(folder)
     ask(paths, gptq={"bits": 8, "group_size": 32, "rows": 12, "max_length": 64})
-    done = run_worker("llmsys_exp.workers.quantize", folder)
+    done = run_forked("llmsys_exp.workers.quantize", folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = result(paths, "quantize")
     assert found["packed_matrices"] == 14 and found["calibration"]["rows"] == 12

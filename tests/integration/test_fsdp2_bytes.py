@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from forked import run_forked
 from shard_steps import CONFIG, TOKENS, VARIANTS
-from tiny_jobs import events_of, run_worker
+from tiny_jobs import events_of
 
 import planner
 from planner.training import TrainingRun
@@ -19,7 +20,7 @@ SLACK = 0.01
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, dict[str, int]]:
-    done = run_worker("shard_steps", *VARIANTS)
+    done = run_forked("shard_steps", *VARIANTS)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return {event["name"]: event for event in events_of(done, "steps")}
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_jobs import make_job, run_worker
+from forked import run_forked
+from tiny_jobs import make_job
 
 import planner
 from llmsys_exp.runs.paths import RunPaths
@@ -41,9 +42,7 @@ def write_images(folder: Path) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RunPaths]:
     base = tmp_path_factory.mktemp("images")
     made = {stage: make_image_job(base / f"stage-{stage}", stage) for stage in STAGES}
-    from test_workers import free_port
-
-    done = run_worker("train_all", *(one.folder for one in made.values()), ranks=RANKS, port=free_port())
+    done = run_forked("train_all", *(one.folder for one in made.values()), ranks=RANKS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert '"images_per_s"' in done.stdout and "tokens" not in done.stdout
     return made

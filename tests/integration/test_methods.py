@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from llmsys_exp.config.schema import (
     TrainingConfig,
 )
 from llmsys_exp.errors import JobError, UserError
+from llmsys_exp.plan.method_case import method_case
 from llmsys_exp.workers.methods import apply_method
 from llmsys_exp.workers.models.kernels import use_kernels
 from llmsys_exp.workers.training.checks import GradientCheck
@@ -169,6 +172,20 @@ def test_training_goes_on_with_an_adapter_as_it_was_saved(adapter: Path) -> None
     wanted = torch.load(adapter / "logits.pt", weights_only=True)
     assert torch.equal(model(**batch()).logits, wanted)
     run(model)
+
+
+def test_training_goes_on_with_an_adapter_whose_targets_are_an_expression(
+    adapter: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(adapter, tmp_path / "adapter")
+    file = folder / "adapter_config.json"
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    stored["target_modules"] = r".*\.(q_proj|down_proj)"
+    file.write_text(json.dumps(stored), encoding="utf-8")
+    config = config_of(MethodKind.lora, lora=LoraConfig(adapter=str(folder)))
+    assert method_case(config.method, {}, dtype="fp32")["lora"]["target_modules"] == ["down_proj", "q_proj"]
+    model = apply_method(tiny(), config)
+    assert torch.equal(model(**batch()).logits, torch.load(folder / "logits.pt", weights_only=True))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
-from typing import Any
-
 import pytest
+from forked import run_forked
 from packed_steps import RANK, STEPS, ZERO
 from shard_steps import CONFIG, TOKENS
-from tiny_jobs import environment
+from tiny_jobs import events_of
 
 import planner
 from planner.training import TrainingRun
@@ -27,30 +22,11 @@ SLACK = 0.01
 def seen() -> dict[tuple[int, int], dict[str, int]]:
     found: dict[tuple[int, int], dict[str, int]] = {}
     for ranks in (1, 2):
-        for event in run_ranks(ranks):
+        done = run_forked("packed_steps", ranks=ranks)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        for event in events_of(done, "steps"):
             found[event["bits"], event["world_size"]] = event["bytes"]
     return found
-
-
-def run_ranks(ranks: int) -> list[dict[str, Any]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = environment() | {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    common |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "packed_steps"],
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    said = [one.communicate(timeout=280)[0] for one in started]
-    assert not any(one.returncode for one in started), said[0][-3000:]
-    return [json.loads(line[8:]) for line in said[0].splitlines() if line.startswith("@llmsys ")]
 
 
 def played(bits: int, ranks: int) -> dict[str, int]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from forked import run_forked
 
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config
-from llmsys_exp.launch.environment import free_port
 
 for needed in ("torch", "transformers", "deepspeed"):
     pytest.importorskip(needed)
@@ -20,34 +16,8 @@ for needed in ("torch", "transformers", "deepspeed"):
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
         "max_position_embeddings": 64, "tie_word_embeddings": False}  # fmt: skip
-LIMIT_S = 240
 OVERHEAD = 0.1
 """Headers and the like on the wire, of tensors as small as these."""
-
-
-def _ranks(folder: Path) -> list[subprocess.Popen[str]]:
-    """Start both ranks without a launcher, which would import torch once more."""
-    command = [sys.executable, "-m", "llmsys_exp.workers.parallelism", str(folder)]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    common |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-
-
-def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    try:
-        text, _ = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-    return process.returncode, text
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +36,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict:
     job = {"schema_version": 1, "config": to_plain(config), "plan": {}, "resolved": resolved}
     (folder / "job.json").write_text(json.dumps(job))
     (folder / "results").mkdir()
-    ends = [_ended(process) for process in _ranks(folder)]
-    assert [code for code, _ in ends] == [0, 0], "\n".join(text[-2000:] for _, text in ends)
+    done = run_forked("llmsys_exp.workers.parallelism", folder, ranks=2)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads((folder / "results/parallelism.json").read_text())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tiny_jobs import environment, events_of, make_job, make_model, rows, run_worker
+from forked import run_forked
+from tiny_jobs import environment, events_of, make_job, make_model, rows
 
 from llmsys_exp.runs.checkpoints import list_checkpoints, newest_whole, remove
 from llmsys_exp.runs.paths import RunPaths
@@ -91,15 +91,9 @@ def done(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
         name = re.split("[@#]", trick)[0]
         made[name] = few_rows(make_job(base / name, model, world_size=2, **COMMON | settings))
         arguments.append(Path(f"{base / trick}"))
-    process = run_worker("life_jobs", *arguments, ranks=2, port=free_port())
+    process = run_forked("life_jobs", *arguments, ranks=2)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     return made, process
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def losses(paths: RunPaths) -> list[tuple[int, Any, Any]]:
@@ -219,7 +213,7 @@ def test_after_kill_9_while_saving_the_losses_are_those_of_the_whole_run(done, m
     newest, problems = newest_whole(cut.checkpoints, read_all=True)
     assert newest.step == 2 and not problems
     assert (cut.checkpoints / ".saving-step-00000004").is_dir()
-    finished = run_worker("life_jobs", cut.folder, ranks=2, port=free_port())
+    finished = run_forked("life_jobs", cut.folder, ranks=2)
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     assert summary(cut)["resumed_from"] == [2]
     assert losses(cut) == losses(done[0]["lora-3-whole"])
@@ -233,7 +227,7 @@ def test_a_run_goes_on_with_half_the_ranks(done, model, tmp_path):
         moved[name] = few_rows(make_job(tmp_path / name, model, world_size=1, **settings))
         done[0][f"{name}-cut"].checkpoints.rename(moved[name].checkpoints)
         remove(moved[name].checkpoints / "step-00000006")
-    process = run_worker("life_jobs", *(Path(f"{one.folder}#weights=6") for one in moved.values()))
+    process = run_forked("life_jobs", *(Path(f"{one.folder}#weights=6") for one in moved.values()))
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     for name, paths in moved.items():
         assert summary(paths)["resumed_from"] == [4]

@@ -12,10 +12,10 @@ from benchmarks.field import engines as shards
 from benchmarks.field import parts, translate
 from benchmarks.rivals import compare, engines, packages, rows, rules, run
 from planner.architecture.families import architecture_of
+from planner.units import GIB
 
 ROOT = Path(__file__).parents[2]
 LLAMA = planner.model_config("llama3_2_1b")
-GIB = 1024**3
 
 
 def row(**case):

@@ -44,6 +44,8 @@ COMMAND_LINE = {
         "zero.stage cannot be 'foo'",
         "It takes a whole number or auto.",
     ),
+    "word of no setting": ("inference.batch_size=al", "It takes a whole number or auto or all."),
+    "word of another setting": ("training.micro_batch=all", "It takes a whole number or auto."),
     "fraction for a whole number": ("hardware.nodes=1.5", "It takes a whole number."),
     "wrong item of a list": (
         "steps=[train,exprt]",

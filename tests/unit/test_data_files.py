@@ -95,6 +95,21 @@ def test_prompts_need_no_output_and_limit_stops_before_a_bad_row(tmp_path):
     assert [row.instruction for row in read_rows(file, COLUMNS, need_output=False, limit=2)] == ["a", "b"]
 
 
+def test_a_prompt_may_say_how_long_its_answer_gets(tmp_path):
+    rows = [{"instruction": "a", "max_new_tokens": 7}, {"instruction": "b"}]
+    found = read_rows(write(tmp_path / "x.json", json.dumps(rows)), COLUMNS, need_output=False)
+    assert [row.max_new_tokens for row in found] == [7, None]
+    csv = write(tmp_path / "x.csv", "instruction,max_new_tokens\na,7\nb,\n")
+    assert read_rows(csv, COLUMNS, need_output=False) == found
+
+
+@pytest.mark.parametrize("wrong", [0, -3, 2.5, True, "many"])
+def test_an_answers_length_that_is_no_count_is_refused(tmp_path, wrong):
+    file = write(tmp_path / "x.json", json.dumps([{"instruction": "a", "max_new_tokens": wrong}]))
+    with pytest.raises(DataError, match="must be a whole number above 0"):
+        read_rows(file, COLUMNS, need_output=False)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A data set saved by `datasets`, and the same as a folder of files."""

@@ -24,8 +24,8 @@ def grouped(**changes) -> Order:
 def test_ranks_split_each_step_without_overlap():
     one = order(count=100)
     for step in range(5):
-        shares = [list(chain(*one.micro_batches(step, rank=rank))) for rank in range(2)]
-        assert all(len(batch) == 2 for rank in range(2) for batch in one.micro_batches(step, rank=rank))
+        shares = [list(chain(*one.micro_batches(one.step(step), rank=rank))) for rank in range(2)]
+        assert all(len(batch) == 2 for rank in range(2) for batch in one.micro_batches(one.step(step), rank=rank))
         assert sorted(chain(*shares)) == sorted(one.step(step))
         assert not set(shares[0]) & set(shares[1])
 
@@ -61,7 +61,7 @@ def test_steps_follow_epochs_unless_max_steps_ends_the_run_first(epochs, max_ste
 def padding(one: Order) -> float:
     """Share of tokens that pad, over one epoch of one rank."""
     lengths = np.array(LENGTHS)
-    batches = [batch for step in range(80) for batch in one.micro_batches(step, rank=0)]
+    batches = [batch for step in range(80) for batch in one.micro_batches(one.step(step), rank=0)]
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     return 1 - sum(lengths[batch].sum() for batch in batches) / padded
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from learning import loss_and_gradients
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.workers.data.apart import check_kept_apart
@@ -34,6 +35,24 @@ def test_examples_come_back_as_they_were_put_in():
     assert first.prompt_ids + first.answer_ids == tuple(first.ids.tolist())
     assert first.label_count == len(first.answer_ids) == 3
     assert first.labels.tolist() == [IGNORED, IGNORED, *first.answer_ids]
+
+
+def test_sizes_are_known_without_making_a_sequence(monkeypatch):
+    some = random_examples([5, 9, 2, 7, 3, 3])
+    packed = PackedExamples(some, max_length=12, seed=0)
+    assert any(len(one) > 1 for one in packed.bins)
+    for data in (some, packed):
+        made = list(data)
+        lengths = [one.lengths or (len(one.ids),) for one in made]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(data), "_made", None)  # any sequence that is made would fail
+            assert data.learnt_counts.tolist() == [one.label_count for one in made]
+            assert data.lengths.tolist() == [len(one.ids) for one in made]
+            assert data.pairs.tolist() == [sum(n * n for n in one) for one in lengths]
+    assert packed.pairs.sum() == some.pairs.sum() < (packed.lengths**2).sum()
+    assert [one.ids.tolist() for one in packed[-2:]] == [packed[-2].ids.tolist(), packed[-1].ids.tolist()]
+    with pytest.raises(IndexError):
+        packed[len(packed)]
 
 
 def test_a_batch_is_padded_on_the_right_without_labels_there():
@@ -99,16 +118,6 @@ def model(request):
         attn_implementation=request.param,
     )
     return LlamaForCausalLM(shape)
-
-
-def loss_and_gradients(model, batches, targets):
-    model.zero_grad()
-    total = 0.0
-    for batch in batches:
-        loss = model(**batch, num_items_in_batch=targets, use_cache=False).loss
-        loss.backward()
-        total += float(loss.detach())
-    return total, {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
 def largest_difference(one, other) -> float:

@@ -23,7 +23,7 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.report.summary import next_commands
 from llmsys_exp.runs.checkpoints import MARKER, SCHEMA_VERSION, describe_files, file_names, folder_name
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.runs.resume_rules import fixed_hash
+from llmsys_exp.runs.resume_rules import changes, fixed_settings
 
 RESOLVED = {
     "model_folder": None,
@@ -94,9 +94,10 @@ def test_broken_checkpoints_are_to_be_removed_before_launch_sh(tmp_path: Path) -
 
 def test_the_accumulation_type_that_auto_means_is_no_change() -> None:
     kinds = [from_plain({"training": {"dtype": "bf16", "grad_accum_dtype": one}}) for one in ("auto", "bf16")]
-    assert fixed_hash(kinds[0]) == fixed_hash(kinds[1])
+    assert fixed_settings(kinds[0]) == fixed_settings(kinds[1])
     kinds[1].training.grad_accum_dtype = Dtype.fp32
-    assert fixed_hash(kinds[0]) != fixed_hash(kinds[1])
+    named = changes(*map(fixed_settings, kinds))
+    assert named == ["training.grad_accum_dtype (auto -> fp32)"]
 
 
 def test_export_of_an_unfinished_run_names_both_ways(tmp_path: Path) -> None:

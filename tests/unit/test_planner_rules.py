@@ -6,9 +6,8 @@ import pytest
 
 import planner
 from planner.network.build import build_network
-from planner.verdict import judge
-
-GIB = 1024**3
+from planner.units import GIB
+from planner.verdict import changes, judge
 
 
 def case(**changes):
@@ -116,3 +115,28 @@ def test_headroom_is_what_the_required_memory_leaves():
     forecast = planner.forecast_training(one)
     verdict = judge(one, forecast, budget_bytes=80 * GIB)
     assert verdict.headroom_bytes == 80 * GIB - forecast.required_bytes
+
+
+@pytest.mark.parametrize(
+    ("ranks", "budget_gib", "settings"),
+    [
+        (2, 5.0, "offload.optimizer=cpu"),
+        (8, 3.3, "zero.stage=3 offload.optimizer=cpu"),
+        (2, 3.3, "zero.stage=3 offload.optimizer=cpu offload.param=cpu"),
+    ],
+)
+def test_no_more_is_moved_to_main_memory_than_it_takes(ranks, budget_gib, settings):
+    start = case(world_size=ranks, micro_batch=1, seq_len=256, expandable_segments=True)
+    verdict = judge(start, planner.forecast_training(start), budget_bytes=int(budget_gib * GIB))
+    assert verdict.fix is not None and verdict.fix.startswith(f"{settings} (needs ")
+
+
+def test_a_packed_base_is_offered_stage_3():
+    start = case(**LORA | {"method": "qlora", "quantization": {"bits": 4}}, world_size=8, zero_stage=2)
+    offered = [text for text, _ in changes(start)]
+    assert "zero.stage=3" in offered and not any("offload.param" in text for text in offered)
+
+
+def test_what_is_moved_already_is_not_named_again():
+    offered = [text for text, _ in changes(case(zero_stage=3, offload_optimizer="nvme"))]
+    assert "offload.param=cpu" in offered and not any("offload.optimizer" in text for text in offered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from llmsys_exp.plan.checks import check_settings
 from llmsys_exp.runs.checkpoints import (
     MARKER,
     SCHEMA_VERSION,
+    Checkpoint,
     describe_files,
     file_names,
     folder_name,
@@ -33,13 +35,14 @@ from llmsys_exp.runs.checkpoints import (
 )
 from llmsys_exp.runs.lock import check_free, locked
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.runs.resume_rules import fixed_hash
+from llmsys_exp.runs.resume_rules import fixed_settings
+from llmsys_exp.workers.training.agreement import check_agreement, facts_of
 from llmsys_exp.workers.training.bad_steps import explained_overflow, judge
 from llmsys_exp.workers.training.early_stop import note_evaluation, should_stop
 from llmsys_exp.workers.training.history import cut_back
 from llmsys_exp.workers.training.loop import StepReport
 from llmsys_exp.workers.training.preemption import StopRequest
-from llmsys_exp.workers.training.progress import Progress, fingerprint
+from llmsys_exp.workers.training.progress import Progress
 
 CONFIG: dict[str, Any] = {
     "model": {"id": "tiny", "path": "/models/tiny"},
@@ -211,13 +214,6 @@ def test_progress_survives_the_way_through_json_and_unknown_keys():
     assert Progress.from_dict({**json.loads(json.dumps(progress.to_dict())), "later": 1}) == progress
 
 
-def test_the_fingerprint_sees_a_changed_example():
-    examples = [("a", 1), ("b", 2)]
-    assert fingerprint(examples, {}) == fingerprint(list(examples), {})
-    assert fingerprint(examples, {}) != fingerprint([("a", 1), ("b", 3)], {})
-    assert fingerprint(examples, {"fingerprint": "said"}) == "said"
-
-
 def test_a_second_process_in_a_run_folder_is_refused_until_the_first_is_dead(tmp_path):
     lock = tmp_path / ".lock"
     code = f"""
@@ -275,8 +271,39 @@ def test_a_run_is_taken_up_with_its_own_configuration(tmp_path):
     assert found.checkpoint is not None and found.checkpoint.step == 4
     assert found.config.training.max_steps == 20 and found.config.checkpoint.every == 100
     assert found.config.training.learning_rate == config().training.learning_rate
-    assert fixed_hash(found.config) == fixed_hash(config())
+    assert fixed_settings(found.config) == fixed_settings(config())
     assert [one.name for one in found.steps] == ["train"] and not found.extends
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"checkpoint": {"every": 7}, "training": {"max_steps": 9}}, None),
+        (
+            {"training": {"learning_rate": 1.0}, "seed": 1},
+            "seed (1234 -> 1), training.learning_rate (0.0001 -> 1.0)",
+        ),
+        ({"method": {"lora": {"targets": ["q_proj"]}}}, "method.lora.targets (all-linear -> ['q_proj'])"),
+    ],
+    ids=["nothing", "what-may", "two", "list"],
+)
+def test_a_worker_names_the_settings_that_changed_since_its_checkpoint(tmp_path, changed, said):
+    def facts(more):
+        return facts_of(from_plain(more), global_batch=16, fingerprint="data")
+
+    paths = run_folder(tmp_path / "run")
+    folder = checkpoint(paths.checkpoints, 4, **json.loads(json.dumps(facts({}))))
+    found = Checkpoint(folder, 4)
+    if said is None:
+        check_agreement(found, facts(changed), paths)
+        return
+    with pytest.raises(JobError, match=re.escape(f"step-00000004; changed since: {said}")) as failure:
+        check_agreement(found, facts(changed), paths)
+    assert failure.value.kind == "resume"
+    other_rows = facts({}) | {"fingerprint": "other"}
+    with pytest.raises(JobError, match="changed since: the training data, its template or its tokenizer"):
+        check_agreement(found, other_rows, paths)
 
 
 @pytest.mark.parametrize(

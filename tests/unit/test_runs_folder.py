@@ -91,7 +91,7 @@ def test_the_list_tells_complete_runs_from_others(tmp_path: Path) -> None:
         7,
         9.0,
     )
-    assert (second.state, second.loss, second.folder) == ("incomplete", None, str(stopped.folder))
+    assert (second.state, second.loss, second.folder) == ("stopped", None, str(stopped.folder))
 
 
 def test_folders_without_a_job_are_no_runs(tmp_path: Path) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import sys
+from collections import Counter
 from pathlib import Path
+
+from llmsys_exp.workers.data.rows import read_rows
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "data"
 
@@ -52,3 +56,35 @@ def test_some_heldout_cities_are_never_seen_in_training():
     seen = {city for _, city in goods(read("house_style_train.json"))}
     unseen = {city for _, city in goods(read("house_style_heldout.json"))} - seen
     assert len(unseen) >= 3
+
+
+def test_the_stand_in_prompts_are_what_their_script_makes():
+    load_script("alpaca_wordings")  # the other takes its words from there
+    script = load_script("make_alpaca_prompts")
+    for name, rows in script.make().items():
+        assert read(name) == rows
+        kinds = Counter(row["dataset"].removeprefix("standin_") for row in rows)
+        assert kinds == script.COUNTS
+        assert sum(script.COUNTS.values()) == 805
+
+
+def test_the_stand_in_prompts_are_as_many_and_as_long_as_those_of_alpacaeval():
+    texts = [row["instruction"] for row in read("alpaca_prompts.json")]
+    assert len(set(texts)) == len(texts) == 805
+    words = [len(text.split()) for text in texts]
+    assert 19 <= statistics.median(words) <= 25  # 28 tokens of SmolLM2's tokenizer
+    assert 28 <= statistics.mean(words) <= 34  # 39 tokens
+    assert min(words) >= 4
+    assert 200 <= max(words) <= 400
+    assert sum(text.startswith("Write a") for text in texts) >= 80
+    assert all("{" not in text for text in texts)
+
+
+def test_prompts_are_read_from_alpacaevals_own_rows(tmp_path: Path):
+    """The real file has answers of another model and where a prompt came from; nothing is left to rename."""
+    rows = [{"dataset": "koala", "instruction": f"Say {n}.", "output": "n", "generator": "g"} for n in (1, 2)]
+    file = tmp_path / "alpaca_eval.json"
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    found = read_rows(file, {}, need_output=False)
+    assert [row.request for row in found] == ["Say 1.", "Say 2."]
+    assert [row.max_new_tokens for row in found] == [None, None]

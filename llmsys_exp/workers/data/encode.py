@@ -16,7 +16,7 @@ from llmsys_exp.workers.data.rows import Row
 from llmsys_exp.workers.data.templates import use_template
 from llmsys_exp.workers.data.tokens import Marked, Tokens
 
-__all__ = ["IGNORED", "Counts", "Encoder", "Example", "encode", "encode_prompt"]
+__all__ = ["IGNORED", "Counts", "Encoder", "Example", "encode", "encode_prompt", "encode_turns"]
 
 MIN_PROMPT_TOKENS = 8
 """An answer that leaves less room than this for its prompt is left out: there would be nothing to answer."""
@@ -167,6 +167,13 @@ def encode(tokenizer: Any, rows: Sequence[Row], *, max_length: int) -> tuple[Exa
 def encode_prompt(tokenizer: Any, row: Row, *, system: str | None = None) -> tuple[int, ...]:
     """Tokenise a request up to where the model answers, as in training."""
     use_template(tokenizer, None)
-    text = Renderer(tokenizer, system=system).prompt([Turn(USER, row.request)])
+    return encode_turns(tokenizer, [Turn(USER, row.request)], system=system)[1]
+
+
+def encode_turns(
+    tokenizer: Any, turns: Sequence[Turn], *, system: str | None = None, where: str = ""
+) -> tuple[str, tuple[int, ...]]:
+    """Render turns up to where the model answers, with the tokenizer's template: the text, and its tokens."""
+    text = Renderer(tokenizer, system=system).prompt(turns, where=where)
     begin, ids = tokenizer.bos_token_id, Tokens(tokenizer).of(text)
-    return tuple(ids[1:] if begin is not None and ids[:2] == [begin, begin] else ids)
+    return text, tuple(ids[1:] if begin is not None and ids[:2] == [begin, begin] else ids)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -53,7 +55,44 @@ class Example:
         return int(np.flatnonzero(~self.learnt)[-1]) + 1
 
 
-class Examples(Sequence[Example]):
+class TrainingSequences(Sequence[Example]):
+    """Training sequences by number, made when asked for; their sizes are known without making them."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each sequence."""
+
+    @property
+    @abstractmethod
+    def learnt_counts(self) -> NDArray[np.int64]:
+        """Tokens of each sequence that the loss is averaged over."""
+
+    @property
+    @abstractmethod
+    def pairs(self) -> NDArray[np.int64]:
+        """Squared lengths of what attends to itself, summed up in each sequence: attention grows with it."""
+
+    @abstractmethod
+    def _made(self, number: int) -> Example:
+        """Return the sequence with a number from 0 up to the last."""
+
+    @overload
+    def __getitem__(self, number: int) -> Example: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Example]: ...
+    def __getitem__(self, number: int | slice) -> Example | list[Example]:
+        """Return a sequence, or a list of them for a slice."""
+        if isinstance(number, slice):
+            return [self._made(one) for one in range(*number.indices(len(self)))]
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self._made(number)
+
+
+class Examples(TrainingSequences):
     """Examples in flat arrays: a few objects for millions of tokens, and quick to store."""
 
     def __init__(
@@ -74,26 +113,25 @@ class Examples(Sequence[Example]):
         ids = np.concatenate([np.asarray(ids, dtype=np.int32) for ids, _ in parts])
         return cls(ids, np.concatenate([learnt for _, learnt in parts]), starts, rows)
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each example."""
         return np.diff(self.starts)
+
+    @cached_property
+    def learnt_counts(self) -> NDArray[np.int64]:
+        """Learnt tokens of each example."""
+        return np.add.reduceat(self.learnt, self.starts[:-1], dtype=np.int64)
+
+    @cached_property
+    def pairs(self) -> NDArray[np.int64]:
+        """Squared length of each example."""
+        return self.lengths**2
 
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.starts) - 1
 
-    @overload
-    def __getitem__(self, number: int) -> Example: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Example]: ...
-    def __getitem__(self, number: int | slice) -> Example | list[Example]:
-        """Return an example, or a list of them for a slice."""
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        if number < 0:
-            number += len(self)
-        if not 0 <= number < len(self):
-            raise IndexError(number)
+    def _made(self, number: int) -> Example:
         here = slice(int(self.starts[number]), int(self.starts[number + 1]))
         return Example(self.ids[here], self.learnt[here], row=self.rows[number] if self.rows else None)

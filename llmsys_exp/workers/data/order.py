@@ -46,9 +46,9 @@ class Order:
             picked.append(self._epoch(epoch)[place])
         return picked
 
-    def micro_batches(self, number: int, *, rank: int) -> list[list[int]]:
-        """Examples of one rank in one optimizer step, by micro-batch."""
-        mine = self.step(number)[rank :: self.world_size]
+    def micro_batches(self, whole_step: Sequence[int], *, rank: int) -> list[list[int]]:
+        """One rank's part of what `step` gave, by micro-batch."""
+        mine = list(whole_step[rank :: self.world_size])
         return [mine[at : at + self.micro_batch] for at in range(0, len(mine), self.micro_batch)]
 
     def _epoch(self, epoch: int) -> list[int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmsys_exp.workers.data.example import Example, Examples
+from llmsys_exp.workers.data.example import Example, Examples, TrainingSequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,27 +19,37 @@ WINDOW = 4096
 """Examples that are packed with one another. More would pack no tighter, fewer would mix better."""
 
 
-class PackedExamples(Sequence[Example]):
+class PackedExamples(TrainingSequences):
     """Examples put together once, the same at every start of the run."""
 
     def __init__(self, examples: Examples, *, max_length: int, seed: int) -> None:
         """Pack examples of at most `max_length` tokens."""
         self._examples = examples
         self.bins = pack(examples.lengths, max_length=max_length, seed=seed)
-        self.lengths = np.array([int(examples.lengths[one].sum()) for one in self.bins], dtype=np.int64)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each packed sequence."""
+        return self._summed(self._examples.lengths)
+
+    @cached_property
+    def learnt_counts(self) -> NDArray[np.int64]:
+        """Learnt tokens of each packed sequence."""
+        return self._summed(self._examples.learnt_counts)
+
+    @cached_property
+    def pairs(self) -> NDArray[np.int64]:
+        """Squared lengths of the examples in each sequence, which do not attend to one another."""
+        return self._summed(self._examples.pairs)
 
     def __len__(self) -> int:
         """Return the number of packed sequences."""
         return len(self.bins)
 
-    @overload
-    def __getitem__(self, number: int) -> Example: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Example]: ...
-    def __getitem__(self, number: int | slice) -> Example | list[Example]:
-        """Put one sequence together, or those of a slice."""
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
+    def _summed(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([int(sizes[one].sum()) for one in self.bins], dtype=np.int64)
+
+    def _made(self, number: int) -> Example:
         parts = [self._examples[int(one)] for one in self.bins[number]]
         return Example(
             np.concatenate([one.ids for one in parts]),

@@ -40,16 +40,31 @@ def read_records(source: str | Path, *, subset: str | None = None, split: str = 
         yield from readers.get(path.suffix.lower(), _json_list)(path)
 
 
-def _json_lines(path: Path) -> Iterator[Record]:
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a text file that hold something, each with its place.
+
+    Raises:
+        DataError: naming the line that is not UTF-8.
+    """
+    for _, where, text in _lines(path):
+        yield where, text
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
     try:
         with path.open("rb") as stream:
             # not str.splitlines: JSON texts may hold other line separators as they are
             for number, line in enumerate(stream, start=1):
                 text = _decoded(line, path, number).strip()
                 if text:
-                    yield f"{path}, line {number}", _parse(text, path, first_line=number)
+                    yield number, f"{path}, line {number}", text
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _json_lines(path: Path) -> Iterator[Record]:
+    for number, where, text in _lines(path):
+        yield where, _parse(text, path, first_line=number)
 
 
 def _json_list(path: Path) -> Iterator[Record]:

@@ -22,6 +22,8 @@ class Row:
     instruction: str
     input: str = ""
     output: str = ""
+    max_new_tokens: int | None = None
+    """Of a prompt: how long its answer may get, where it is not as long as the others'."""
 
     @property
     def request(self) -> str:
@@ -65,7 +67,22 @@ def parse_row(value: Any, columns: Mapping[str, str], *, where: str, need_output
     need_object(value, where=where)
     for name in ("instruction", "output") if need_output else ("instruction",):
         need_text(value, name, columns, where=where)
-    return Row(*(cell(value, name, columns) for name in ("instruction", "input", "output")))
+    texts = (cell(value, name, columns) for name in ("instruction", "input", "output"))
+    return Row(*texts, max_new_tokens=None if need_output else row_limit(value, columns, where=where))
+
+
+def row_limit(value: Mapping[str, Any], columns: Mapping[str, str], *, where: str) -> int | None:
+    """Return `max_new_tokens` of a prompt, None where it says nothing; csv files hold numbers as text."""
+    column = columns.get("max_new_tokens", "max_new_tokens")
+    found = value.get(column)
+    if found is None or found == "":
+        return None
+    if isinstance(found, (int, str)) and not isinstance(found, bool) and str(found).strip().isdecimal():
+        number = int(found)
+        if number > 0:
+            return number
+    what = f"The row's {column!r} must be a whole number above 0, not {found!r}"
+    raise DataError(what, where=where, do="Mend it or leave it out")
 
 
 def need_object(value: Any, *, where: str, hint: str = FORMAT_HINT) -> None:

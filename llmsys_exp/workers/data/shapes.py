@@ -81,6 +81,24 @@ def parse(value: Any, kind: DataFormat, columns: Columns, *, where: str) -> Item
     return _conversation(PARSERS[kind](value, columns, where), where)
 
 
+def parse_request(value: Any, kind: DataFormat, columns: Columns, *, where: str) -> tuple[list[Turn], str]:
+    """Read what a row asks, up to its last question, and the answer that it gives, which may be empty.
+
+    Raises:
+        DataError: naming the row and what it lacks.
+    """
+    if kind is DataFormat.preference:
+        return _asked(value, columns, where), ""
+    if kind is DataFormat.alpaca:
+        row = parse_row(value, columns, where=where, need_output=False)
+        return [*_alpaca_start(value, columns, where), Turn(USER, row.request)], row.output
+    turns = PARSERS[kind](value, columns, where)
+    answer = turns.pop().content if turns and turns[-1].role == ASSISTANT else ""
+    if not turns or turns[-1].role not in (USER, TOOL):
+        raise DataError("The row's conversation does not end in a question", where=where)
+    return turns, answer
+
+
 def _conversation(turns: Sequence[Turn], where: str) -> Conversation:
     last = max((number for number, turn in enumerate(turns) if turn.role == ASSISTANT), default=-1)
     if last < 0:

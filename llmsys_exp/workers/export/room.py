@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.schema import GatePolicy
-from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.inputs.weight_files import stored_tensors
+from llmsys_exp.runs import room
 from llmsys_exp.workers import events
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.ranks import pick_device
@@ -24,13 +23,8 @@ def need_disk(job: Job, base: Path | None) -> None:
         UserError: with both figures.
     """
     parameters = _parameters(base)
-    need, free = disk_bytes(parameters), shutil.disk_usage(job.paths.folder).free
-    if parameters and need > free:
-        raise UserError(
-            f"The merged model needs {need / GB:.1f} GB on disk and {free / GB:.1f} GB are free",
-            where=str(job.paths.folder),
-            do="Free some space, or move the run folder to a larger disk",
-        )
+    if parameters:
+        room.need_disk("The merged model", disk_bytes(parameters), job.paths.folder)
 
 
 def need_host(job: Job, base: Path | None) -> int:
@@ -48,15 +42,13 @@ def need_host(job: Job, base: Path | None) -> int:
     uses, free = host_bytes(merge), psutil.virtual_memory().available
     need = sum(uses.values())
     events.note(f"Merging is planned at {gib(need):.2f} GiB of main memory; {gib(free):.2f} are free.")
-    if need <= free:
-        return need
-    largest = max(uses, key=lambda use: uses[use])
-    what = f"Merging needs {gib(need):.1f} GiB of main memory and {gib(free):.1f} are free"
-    why = f"Largest part: {largest}, {gib(uses[largest]):.1f} GiB"
-    if policy is GatePolicy.warn:
-        events.note(f"{what}.  {why}.")
-        return need
-    raise DoesNotFit(what, why=why, do="Set a smaller export.shard_gb, or run it anyway with gate=warn")
+    smaller = "a smaller export.shard_gb"
+    lack = room.lack_of_memory("Merging", uses, free, place="main memory", smaller=smaller)
+    if lack is not None and policy is not GatePolicy.warn:
+        raise lack
+    if lack is not None:
+        events.note(f"{lack.what}.  {lack.why}.")
+    return need
 
 
 def device_for(job: Job, base: Path | None) -> Any:

@@ -49,9 +49,17 @@ def _load(job: Job, source: Any) -> Any:
     arguments = hub_arguments(job)
     if source != job.model_source:
         del arguments["revision"]  # of the model's repository
+    folder = Path(source).expanduser()
     try:
-        return AutoTokenizer.from_pretrained(str(Path(source).expanduser()), **arguments)
+        return AutoTokenizer.from_pretrained(str(folder), **arguments)
     except (OSError, ValueError) as error:
+        if folder.is_dir() and not any((folder / one).is_file() for one in FILES):
+            raise UserError(
+                "The model folder has no tokenizer",
+                where=str(folder),
+                why=f"None of {', '.join(FILES)} is there",
+                do="Copy the tokenizer's files into it, or name a folder that has them with model.tokenizer",
+            ) from None
         raise cannot_load("tokenizer", job, error) from error
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.units import KIB
+
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): resets the high-water mark of resident memory
 
@@ -44,5 +46,5 @@ class Peak:
 def _status_bytes(key: str) -> int:
     for line in STATUS.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * KIB
     return 0

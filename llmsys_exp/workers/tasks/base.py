@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much some examples are."""
+
+    targets: int
+    """What the loss is a mean over: answer tokens, images."""
+    tokens: int
+    """What throughput is told in: tokens without padding, images."""
+    pairs: int = 0
+    """Squared lengths of what attends to itself, summed up, for counting FLOPs; 0 without attention."""
 
 
 class Task(Protocol):
@@ -13,6 +26,8 @@ class Task(Protocol):
     """What `tokens` counts, in the singular: token, image."""
     examples: Sequence[Any]
     heldout: Sequence[Any]
+    fingerprint: str
+    """Changes when the training examples do."""
 
     def build(self) -> Any:
         """Return the model, with the right weights trainable, as the engine takes it."""
@@ -22,16 +37,8 @@ class Task(Protocol):
         """Return a micro-batch as tensors on the host."""
         ...
 
-    def targets(self, examples: Sequence[Any]) -> int:
-        """Count what the loss is a mean over: answer tokens, images."""
-        ...
-
-    def tokens(self, examples: Sequence[Any]) -> int:
-        """Count what throughput is told in: tokens without padding, images."""
-        ...
-
-    def pairs(self, examples: Sequence[Any]) -> int:
-        """Sum the squared lengths of what attends to itself, for counting FLOPs; 0 without attention."""
+    def sizes(self, numbers: Sequence[int]) -> Sizes:
+        """Return how much the training examples with these numbers are, without making them."""
         ...
 
     def loss(self, engine: Any, batch: Mapping[str, Any], targets: float) -> Any:

@@ -20,6 +20,7 @@ from llmsys_exp.workers.models.sharding import built_sharded
 from llmsys_exp.workers.models.tokenizer import check_vocabulary, load_tokenizer
 from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.shards import GB
+from llmsys_exp.workers.tasks.base import Sizes
 from llmsys_exp.workers.training.evaluate import Evaluator
 from llmsys_exp.workers.training.saving import save_adapter, save_trained_base, save_whole_model
 
@@ -40,7 +41,8 @@ class CausalLm:
         self._unchecked = self._config.data.packing
         data = load_examples(job, self._tokenizer)
         self.examples, self.heldout = data.train, data.heldout
-        self._fingerprint = data.fingerprint
+        self._told = data.fingerprint
+        self.fingerprint: str = data.fingerprint["train"]["key"]
         for note in data.notes:
             events.note(note)
 
@@ -63,17 +65,10 @@ class CausalLm:
             most=self._config.data.max_length,
         )
 
-    def targets(self, examples: Sequence[Example]) -> int:
-        """Count the tokens that are learnt."""
-        return sum(one.label_count for one in examples)
-
-    def tokens(self, examples: Sequence[Example]) -> int:
-        """Count tokens without padding."""
-        return sum(len(one.ids) for one in examples)
-
-    def pairs(self, examples: Sequence[Example]) -> int:
-        """Sum squared lengths; packed examples do not attend to one another."""
-        return sum(length**2 for one in examples for length in one.lengths or (len(one.ids),))
+    def sizes(self, numbers: Sequence[int]) -> Sizes:
+        """Count learnt tokens, tokens, and pairs of tokens that attend to one another."""
+        data, picked = self.examples, list(numbers)
+        return Sizes(*(int(one[picked].sum()) for one in (data.learnt_counts, data.lengths, data.pairs)))
 
     def loss(self, engine: Any, batch: Mapping[str, Any], targets: float) -> Any:
         """Sum over the micro-batch's answer tokens, divided by `targets`."""
@@ -113,4 +108,4 @@ class CausalLm:
 
     def describe(self) -> dict[str, Any]:
         """Return how many examples there are, and what they were made from."""
-        return {"examples": len(self.examples), "data": self._fingerprint}
+        return {"examples": len(self.examples), "data": self._told}

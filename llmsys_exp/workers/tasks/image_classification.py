@@ -13,6 +13,7 @@ from llmsys_exp.workers.files import whole_folder, write_json
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.models.load import torch_dtype
 from llmsys_exp.workers.ranks import Ranks
+from llmsys_exp.workers.tasks.base import Sizes
 
 EVALUATED_AT_ONCE = 1000
 
@@ -29,6 +30,7 @@ class ImageClassification:
         self._test = self._read(TEST, data.heldout_limit) if job.config.training.evaluate else None
         self.examples: Sequence[int] = range(len(self._train))
         self.heldout: Sequence[int] = range(len(self._test) if self._test else 0)
+        self.fingerprint = self._train.fingerprint()
 
     def build(self) -> Any:
         """Build the network with random weights, the same on every rank."""
@@ -46,18 +48,9 @@ class ImageClassification:
             "labels": torch.from_numpy(train.labels[rows]),
         }
 
-    def targets(self, examples: Sequence[int]) -> int:
-        """Count images."""
-        return len(examples)
-
-    def tokens(self, examples: Sequence[int]) -> int:
-        """Count images."""
-        return len(examples)
-
-    def pairs(self, examples: Sequence[int]) -> int:
-        """No image attends to another."""
-        del examples
-        return 0
+    def sizes(self, numbers: Sequence[int]) -> Sizes:
+        """Count images, of which none attends to another."""
+        return Sizes(targets=len(numbers), tokens=len(numbers))
 
     def loss(self, engine: Any, batch: Mapping[str, Any], targets: float) -> Any:
         """Sum over the images, divided by `targets`."""
@@ -105,7 +98,7 @@ class ImageClassification:
     def describe(self) -> dict[str, Any]:
         """Return how many images there are and what tells them from others."""
         test = {} if self._test is None else {"test_images": len(self._test)}
-        return {"examples": len(self._train), **test, "fingerprint": self._train.fingerprint()}
+        return {"examples": len(self._train), **test, "fingerprint": self.fingerprint}
 
     def _read(self, part: str, count: int | None) -> Images:
         folder, layers = self._job.resolved.train_file, self._config.model.layers

@@ -19,13 +19,15 @@ from llmsys_exp.errors import JobError
 from llmsys_exp.runs import checkpoints as folders
 from llmsys_exp.runs.checkpoints import Checkpoint
 from llmsys_exp.runs.files import publish
-from llmsys_exp.runs.resume_rules import fixed_hash
+from llmsys_exp.runs.room import free_disk_bytes
 from llmsys_exp.workers import events
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.training import rng
+from llmsys_exp.workers.training.agreement import check_agreement, no_whole_checkpoint
 from llmsys_exp.workers.training.progress import Progress
+from planner.units import gib
 
 BYTES_PER_TRAINED_WEIGHT = 16
 """Upper bound: the weight, a master copy and Adam's two moments, in four bytes each."""
@@ -38,12 +40,12 @@ class Checkpoints:
     """The folder `checkpoints/` of one run."""
 
     def __init__(self, job: Job, ranks: Ranks, *, facts: dict[str, Any]) -> None:
-        """Take the run's facts that a checkpoint must agree with: `global_batch`, `fingerprint`."""
+        """Take the run's facts that a checkpoint must agree with, see `agreement.facts_of`."""
         self._job, self._ranks = job, ranks
         self._folder = job.paths.checkpoints
         self._settings: CheckpointConfig = job.config.checkpoint
         self._newest_step: int | None = None
-        self._facts = {**facts, "settings": fixed_hash(job.config)}
+        self._facts = facts
 
     def newest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint; what is wrong with newer ones is said in a note.
@@ -57,11 +59,11 @@ class Checkpoints:
             found = [folders.newest_whole(self._folder, read_all=True)]
         newest, problems = self._ranks.gather(found[0])[0]
         if newest is None and (problems or self._job.config.resume is not None):
-            raise _no_whole_checkpoint(self._job, problems)
+            raise no_whole_checkpoint(self._job.paths, problems)
         if newest is not None and problems:
             events.note(f"{'; '.join(problems)}. The run goes on from {newest.folder.name} before it")
         if newest is not None:
-            self._check_facts(newest)
+            check_agreement(newest, self._facts, self._job.paths)
         return newest
 
     def load(self, engine: Any, checkpoint: Checkpoint, *, folder: Path) -> Progress:
@@ -176,47 +178,20 @@ class Checkpoints:
             getattr(one, "ds_numel", one.numel()) for one in engine.module.parameters() if one.requires_grad
         )
         needed = written[0].size_bytes if written else trained * BYTES_PER_TRAINED_WEIGHT
-        free = shutil.disk_usage(self._folder).free
+        free = free_disk_bytes(self._folder)
         if free >= max(needed, SMALLEST_BYTES):
             return ""
-        return f"it needs {needed / 2**30:.2f} GiB and {free / 2**30:.2f} GiB are free"
+        return f"it needs {gib(needed):.2f} GiB and {gib(free):.2f} GiB are free"
 
     def _leaves_frozen_out(self, engine: Any) -> bool:
         # a random base is nowhere else; any other is loaded again from where it came
         from_file = self._job.config.model.weights is not Weights.random
         return from_file and any(not one.requires_grad for one in engine.module.parameters())
 
-    def _check_facts(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state
-        names = {
-            "global_batch": "the sequences of an optimizer step",
-            "fingerprint": "the training data, its template or its tokenizer",
-            "settings": "settings that change the training",
-        }
-        changed = [text for key, text in names.items() if state.get(key) != self._facts[key]]
-        if changed:
-            raise JobError(
-                f"The run cannot go on from {checkpoint.folder.name}: {' and '.join(changed)} have changed",
-                kind="resume",
-                where=str(self._job.paths.folder),
-                do="Put them back as they were, or start a new run",
-            )
-
     def _random_states(self, checkpoint: Checkpoint, world_size: int) -> Any:
         # with more ranks than then, the new ones share states: dropout alone is touched by that
         file = checkpoint.folder / _random_file(self._ranks.rank % world_size)
         return json.loads(file.read_text(encoding="utf-8"))
-
-
-def _no_whole_checkpoint(job: Job, problems: list[str]) -> JobError:
-    what = f"No checkpoint is whole: {'; '.join(problems)}" if problems else "There is no checkpoint"
-    return JobError(
-        what,
-        kind="checkpoint",
-        where=str(job.paths.checkpoints),
-        do="Start a new run with the same settings; to start this one again from step 0 by its launch.sh, "
-        "remove the folder first",
-    )
 
 
 @contextmanager

@@ -30,6 +30,16 @@ def start_engine(model: Any, ds_config: dict[str, Any], training: TrainingConfig
     return engine
 
 
+def end_gathering(engine: Any) -> None:
+    """Wait for gathers that are under way and give whole weights back.
+
+    ZeRO-3 fetches ahead: after an evaluation it has begun to gather weights for a step that does not come,
+    and whoever gathers such a weight by hand next meets one in flight.
+    """
+    if engine.zero_optimization_stage() == 3:
+        engine.empty_partition_cache()
+
+
 def check_batch_sizes(ds_config: dict[str, Any], order: Order) -> None:
     """Refuse a DeepSpeed file whose batch sizes are not those of the run."""
     sum_text = f"{order.micro_batch} x {order.grad_accum} x {order.world_size} ranks = {order.global_batch}"

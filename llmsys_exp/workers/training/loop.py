@@ -9,7 +9,7 @@ from typing import Any
 
 from llmsys_exp.workers.data.order import Order
 from llmsys_exp.workers.ranks import Ranks
-from llmsys_exp.workers.tasks.base import Task
+from llmsys_exp.workers.tasks.base import Sizes, Task
 from llmsys_exp.workers.training.bad_steps import explained_overflow
 from llmsys_exp.workers.training.checks import GradientCheck
 from llmsys_exp.workers.training.figures import Figures
@@ -32,6 +32,19 @@ class StepReport:
     """Sum of squared sequence lengths, which attention's arithmetic grows with."""
     stop: bool = False
     """Some rank was told to stop."""
+
+
+@dataclass
+class _Work:
+    """What is to be done in one optimizer step."""
+
+    number: int
+    sizes: Sizes
+    """Of all ranks' examples."""
+    micro_batches: list[list[int]]
+    """This rank's, as numbers of examples."""
+    first: dict[str, Any] | None = None
+    """Its first micro-batch, where it was made ahead."""
 
 
 def _whole_gradient_norm(engine: Any) -> Any:
@@ -65,7 +78,7 @@ class Trainer:
         self._ranks, self._memory, self._wants_stop = ranks, memory, wants_stop
         self._figures = Figures(engine)
         self._checked = False
-        self._ahead: tuple[int, dict[str, Any]] | None = None
+        self._ahead: _Work | None = None
 
     def steps(self, first: int, last: int) -> Iterator[StepReport]:
         """Train from the step with number `first`, counted from 0, up to and without `last`."""
@@ -76,14 +89,14 @@ class Trainer:
     def _step(self, number: int, *, last: int) -> StepReport:
         started = time.monotonic()
         check = None if self._checked else GradientCheck(self._engine.module)
-        whole_batch = [self._task.examples[one] for one in self._order.step(number)]
-        loss = self._accumulate(number, self._task.targets(whole_batch))
-        tokens, pairs = self._task.tokens(whole_batch), self._task.pairs(whole_batch)
+        work = self._work_of(number)
+        loss = self._accumulate(work)
         if check:
             self._memory.record("after first backward")
         elif number + 1 < last:
             # before the step, which waits for the norm of the gradients: until then the device is busy
-            self._ahead = number + 1, self._first_batch(number + 1)
+            self._ahead = self._work_of(number + 1)
+            self._ahead.first = self._batch(self._ahead.micro_batches[0])
         lr = self._engine.get_lr()[0]
         self._figures.begin(self._over_ranks(loss), _whole_gradient_norm(self._engine))
         with explained_overflow(number):
@@ -100,22 +113,30 @@ class Trainer:
             loss=mean_loss,
             lr=lr,
             gradient_norm=gradient_norm,
-            tokens=tokens,
-            pairs=pairs,
+            tokens=work.sizes.tokens,
+            pairs=work.sizes.pairs,
             seconds=time.monotonic() - started,
             applied=self._engine.was_step_applied(),
             stop=stop_requests > 0,
         )
 
-    def _accumulate(self, number: int, targets: int) -> Any:
+    def _work_of(self, number: int) -> _Work:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.number == number:
+            return ahead
+        whole = self._order.step(number)
+        return _Work(number, self._task.sizes(whole), self._order.micro_batches(whole, rank=self._ranks.rank))
+
+    def _accumulate(self, work: _Work) -> Any:
         """Run forward and backward over this rank's micro-batches and return their mean loss, unread."""
         # DeepSpeed averages over micro-batches and ranks; dividing sums by this makes the result the mean
         # over all answer tokens of the step, however unevenly they are spread
-        share = targets / (self._order.grad_accum * self._order.world_size)
+        share = work.sizes.targets / (self._order.grad_accum * self._order.world_size)
         losses = []
-        for place, numbers in enumerate(self._order.micro_batches(number, rank=self._ranks.rank)):
-            batch = self._taken_ahead(number) if place == 0 else None
-            loss = self._task.loss(self._engine, batch or self._batch(numbers), share)
+        ready, work.first = work.first, None
+        for numbers in work.micro_batches:
+            loss = self._task.loss(self._engine, ready or self._batch(numbers), share)
+            ready = None  # no batch outlives its pass
             self._engine.backward(loss)
             # only the last micro-batch of a step makes the engine's step() do work
             if not self._engine.is_gradient_accumulation_boundary():
@@ -134,13 +155,6 @@ class Trainer:
         if self._order.world_size > 1:
             distributed.all_reduce(figures)
         return figures
-
-    def _first_batch(self, number: int) -> dict[str, Any]:
-        return self._batch(self._order.micro_batches(number, rank=self._ranks.rank)[0])
-
-    def _taken_ahead(self, number: int) -> dict[str, Any] | None:
-        prepared, self._ahead = self._ahead, None
-        return prepared[1] if prepared and prepared[0] == number else None
 
     def _batch(self, numbers: list[int]) -> dict[str, Any]:
         batch = self._task.collate([self._task.examples[one] for one in numbers])

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-KIB = 1024
+from planner.units import KIB
+
 EVALUATION = "evaluate"
 """Phases of that name hold no training step; their peaks are kept apart."""
 MORE_LOOKS = 2

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.workers import events
 from llmsys_exp.workers.training.trackers import make_trackers
+from planner.units import GIB
 
 if TYPE_CHECKING:
     from llmsys_exp.workers.job import Job
     from llmsys_exp.workers.training.loop import StepReport
     from llmsys_exp.workers.training.memory import MemoryMeter
     from llmsys_exp.workers.training.speed import SpeedMeter
-
-GIB = 1024**3
 
 
 class Metrics:

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from llmsys_exp.workers import events
+from planner.units import gib
 
-GIB = 1024**3
 OOM_GPU, OOM_HOST = "oom_gpu", "oom_host"
 
 _GPU = re.compile(
@@ -144,4 +144,4 @@ def _text(at: Mapping[str, Any]) -> str:
 
 
 def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.2f} GiB"
+    return f"{gib(size_bytes):.2f} GiB"

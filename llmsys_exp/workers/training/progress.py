@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
-
-SAMPLED_EXAMPLES = 256
 
 
 @dataclass
@@ -49,21 +46,3 @@ class Progress:
         """Read the JSON form; keys of other versions are left out."""
         known = {one.name for one in fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})
-
-
-def fingerprint(examples: Sequence[Any], described: Mapping[str, Any]) -> str:
-    """Return a text that changes when the training examples do.
-
-    Takes what the task says of its data (for text the key of rows, template and tokenizer) where it does;
-    else their number and the content of up to `SAMPLED_EXAMPLES` of them, evenly spread.
-    """
-    said = described.get("fingerprint") or described.get("data", {}).get("train", {}).get("key")
-    if said:
-        return str(said)
-    stride = max(1, len(examples) // SAMPLED_EXAMPLES)
-    digest = hashlib.sha256(str(len(examples)).encode())
-    for number in range(0, len(examples), stride):
-        text = repr(examples[number])
-        # an object that only tells its address says nothing of its content
-        digest.update(b"" if " object at 0x" in text else text.encode())
-    return digest.hexdigest()[:16]

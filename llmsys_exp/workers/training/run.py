@@ -12,20 +12,21 @@ from llmsys_exp.workers import events
 from llmsys_exp.workers.data.order import Order
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.job import Job, settled
-from llmsys_exp.workers.methods.parameters import parameter_counts
 from llmsys_exp.workers.ranks import Ranks
 from llmsys_exp.workers.tasks import make_task
+from llmsys_exp.workers.training.agreement import facts_of
 from llmsys_exp.workers.training.bad_steps import judge, leave_out_bad_steps
 from llmsys_exp.workers.training.checkpoints import Checkpoints
 from llmsys_exp.workers.training.early_stop import note_evaluation, should_stop
-from llmsys_exp.workers.training.engine import check_batch_sizes, start_engine
+from llmsys_exp.workers.training.engine import check_batch_sizes, end_gathering, start_engine
 from llmsys_exp.workers.training.history import cut_back
 from llmsys_exp.workers.training.loop import StepReport, Trainer
 from llmsys_exp.workers.training.memory import MemoryMeter
 from llmsys_exp.workers.training.metrics import Metrics
 from llmsys_exp.workers.training.preemption import Stopped, StopRequest
-from llmsys_exp.workers.training.progress import Progress, fingerprint
+from llmsys_exp.workers.training.progress import Progress
 from llmsys_exp.workers.training.speed import SpeedMeter
+from llmsys_exp.workers.training.summary import shown_figures, summary_of
 from llmsys_exp.workers.training.universal import LOADS_UNIVERSAL, convert, needs_conversion
 
 
@@ -48,10 +49,9 @@ class TrainingRun:
         self._steps = self._order.steps(epochs=training.epochs, max_steps=training.max_steps)
         self._ds_config = json.loads(job.paths.ds_config.read_text(encoding="utf-8"))
         check_batch_sizes(self._ds_config, self._order)
-        facts = {
-            "global_batch": self._order.global_batch,
-            "fingerprint": fingerprint(self._task.examples, self._task.describe()),
-        }
+        facts = facts_of(
+            job.config, global_batch=self._order.global_batch, fingerprint=self._task.fingerprint
+        )
         self._checkpoints = Checkpoints(job, ranks, facts=facts)
         self._progress = Progress()
         self._evaluated: tuple[int, dict[str, Any] | None] = -1, None
@@ -73,11 +73,14 @@ class TrainingRun:
         self._train(engine)
         after = self._evaluate_at_the_end(engine)
         events.phase("save")
+        end_gathering(engine)
         self._task.save(engine.module)
         memory = self._ranks.gather(self._memory.summary())
         if self._ranks.is_first:
-            summary = self._summary(engine, after=after)
-            summary |= {"memory_per_rank": memory, "total_seconds": time.monotonic() - began}
+            summary = summary_of(self._progress, self._task, engine.module, after=after)
+            summary |= {"dtype": self._config.training.dtype.name, "world_size": self._ranks.world_size}
+            summary |= {"speed": self._speed.summary(), "memory_per_rank": memory}
+            summary["total_seconds"] = time.monotonic() - began
             write_json(self._job.paths.result("train"), summary)
             self._metrics.finish(summary)
 
@@ -216,39 +219,5 @@ class TrainingRun:
         if record:
             self._memory.record(name)
         at = f" (step {self._progress.step})" if self._progress.step else ""
-        events.result(f"{name}{at}", **_shown(figures))
+        events.result(f"{name}{at}", **shown_figures(figures))
         return figures
-
-    def _summary(self, engine: Any, *, after: Any) -> dict[str, Any]:
-        progress = self._progress
-        first = progress.first_step or {}
-        return {
-            "steps": progress.step,
-            **self._task.describe(),
-            "unit": self._task.unit,
-            f"{self._task.unit}s": progress.tokens,
-            "seconds": progress.seconds,
-            f"{self._task.unit}s_per_s": progress.tokens / progress.seconds,
-            "speed": self._speed.summary(),
-            "loss": {"first": first.get("loss"), "last": progress.last_loss},
-            "first_step": first,
-            "evaluation": {"before": progress.before, "after": after},
-            "best": {"loss": progress.best_loss, "step": progress.best_step},
-            "bad_steps": progress.bad_steps,
-            "overflow_steps": progress.overflow_steps,
-            "stopped_early": progress.stopped_early,
-            "resumed_from": progress.resumed_from,
-            "dtype": self._config.training.dtype.name,
-            "world_size": self._ranks.world_size,
-            **parameter_counts(engine.module),
-        }
-
-
-def _shown(figures: dict[str, Any] | None) -> dict[str, float]:
-    """Loss and score of an evaluation, the score under its own name."""
-    if not figures:
-        return {}
-    shown = {"loss": figures["loss"]}
-    if "score" in figures:
-        shown[str(figures["score_name"])] = figures["score"]
-    return shown

@@ -22,6 +22,7 @@ from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
 from planner.training_case import TrainingCase
 from planner.uncertainty import residuals
+from planner.units import GIB
 
 if TYPE_CHECKING:
     from planner.grid.single import Estimate
@@ -124,7 +125,7 @@ def device_extra_bytes(case: TrainingCase) -> int:
     """CUDA context, libraries and NCCL: GPU memory outside the allocator."""
     if case.device == CPU:
         return 0
-    context = int(gpu(case.device).context_gib * 1024**3)
+    context = int(gpu(case.device).context_gib * GIB)
     nccl = constant_bytes("nccl_gib") if case.world_size > 1 else 0
     return context + constant_bytes("after_context_gib") + nccl
 

@@ -1,0 +1,43 @@
+"""The part of `llmsys plan` that is about answering prompts: what an inference engine would need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmsys_exp.config.schema import Config, Step
+
+if TYPE_CHECKING:
+    from llmsys_exp.plan.serving import ServingPlan
+
+
+def only_serves(config: Config) -> bool:
+    """Whether nothing is trained: a model that is too large to be trained may well be served."""
+    return list(config.steps) == [Step.infer]
+
+
+def plan_serving(config: Config) -> ServingPlan | None:
+    """Plan the engine of the step `infer`; None where there is no such step, or nothing of its own to plan.
+
+    After training, the transformers engine needs less than training did.
+
+    Raises:
+        UserError: naming what contradicts or cannot start.
+    """
+    from llmsys_exp.inputs.data_files import find_file
+    from llmsys_exp.launch.sglang import chosen_python, sglang_version
+    from llmsys_exp.plan.checks import check_inference
+    from llmsys_exp.plan.serving import serving_plan
+    from llmsys_exp.plan.serving_case import starts_sglang
+
+    ours = starts_sglang(config)
+    if Step.infer not in config.steps or not (ours or only_serves(config)):
+        return None
+    check_inference(config)
+    asked = config.inference.prompts
+    python = chosen_python(config)
+    return serving_plan(
+        config,
+        prompts_file=None if asked is None else find_file(asked, "inference.prompts"),
+        python=python if ours else None,
+        engine_version=sglang_version(python) if ours else None,
+    )

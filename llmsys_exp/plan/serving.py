@@ -1,0 +1,246 @@
+"""From a configuration to an inference engine with nothing left open, what it needs and if it can start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import planner
+from llmsys_exp.config.schema import AUTO, Config
+from llmsys_exp.errors import ConfigError, UserError
+from llmsys_exp.plan.case import CPU, hf_config
+from llmsys_exp.plan.resolve import Choice
+from llmsys_exp.plan.serving_case import (
+    TRANSFORMERS,
+    Demand,
+    fix_of,
+    generation_case,
+    in_settings,
+    starts_sglang,
+)
+from llmsys_exp.plan.serving_checks import check_serving
+from llmsys_exp.plan.serving_choices import Started, settle_sglang
+from llmsys_exp.plan.serving_work import Work, measure_work
+from planner.serving.forecast import GenerationForecast, ServingForecast
+from planner.serving.generate import TIGHT_SHARE, budget_bytes, forecast_generation, largest_batch
+from planner.units import ceil_div
+
+ALL = "all"
+MOST_AT_ONCE = 64
+"""Prompts of a batch on a GPU, where more would fit: the longest answer of a batch holds up the others."""
+MOST_AT_ONCE_CPU = 16
+NO_LIMIT = "not compared with a limit"
+PLAIN_ARGUMENTS = (
+    "mem_fraction_static", "context_length", "chunked_prefill_size", "cuda_graph_max_bs", "max_total_tokens",
+    "kv_cache_dtype", "quantization", "tp_size", "dp_size", "attention_backend", "sampling_backend",
+    "schedule_policy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """An engine with nothing left open, the reasons, and what it will need.
+
+    Attributes:
+        config: the whole configuration, its `inference` settled.
+        choices: each setting with its reason.
+        work: the prompts as far as their bytes tell.
+        forecast: of one GPU; None where nothing is started (a server at a URL) or the shape is not known.
+        label: `fits`, `tight`, `does not fit`, or that nothing says how much memory there is.
+        cause: why it does not fit.
+        fix: the cheapest change, as overrides.
+        python: interpreter of SGLang's environment.
+        notes: what the forecast does not cover.
+    """
+
+    config: Config
+    choices: tuple[Choice, ...]
+    work: Work
+    forecast: ServingForecast | GenerationForecast | None
+    label: str
+    cause: str | None = None
+    fix: str | None = None
+    python: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the gate lets it pass."""
+        return self.label != "does not fit"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What an SGLang of our own is started with; empty for other engines.
+
+        `max_running_requests` is of one replica: SGLang gives the whole of it to each.
+        """
+        if not starts_sglang(self.config):
+            return {}
+        settings = self.config.inference.sglang
+        return {
+            **{key: getattr(settings, key) for key in PLAIN_ARGUMENTS},
+            "max_running_requests": ceil_div(int(settings.max_running_requests), int(settings.dp_size)),
+            "arguments": dict(settings.arguments),
+        }
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return `serving` of job.json; None where no SGLang is started."""
+        if not starts_sglang(self.config):
+            return None
+        return {
+            "arguments": self.arguments,
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "python": self.python,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain values for `--json` and the manifest."""
+        return {
+            "engine": self.config.inference.engine,
+            "choices": [vars(choice) for choice in self.choices],
+            "arguments": self.arguments,
+            "work": vars(self.work),
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "verdict": {"fits": self.fits, "label": self.label, "cause": self.cause, "fix": self.fix},
+            "notes": list(self.notes),
+        }
+
+
+def serving_plan(
+    config: Config,
+    *,
+    prompts_file: str | Path | None,
+    python: str | None = None,
+    engine_version: str | None = None,
+    model_folder: str | Path | None = None,
+) -> ServingPlan:
+    """Choose every open setting of the inference engine and forecast what it needs.
+
+    Args:
+        config: of the whole run; left as it is.
+        prompts_file: absolute; None: a common length is assumed.
+        python: interpreter of SGLang's environment, for the record.
+        engine_version: of SGLang there. None: the newest that the planner knows.
+        model_folder: the folder that will be served, where the configuration names none.
+
+    Raises:
+        ConfigError: naming everything that cannot start or contradicts.
+    """
+    work = measure_work(config, prompts_file)
+    if not (starts_sglang(config) or config.inference.engine == TRANSFORMERS):
+        return _elsewhere(config, work)
+    try:
+        demand = Demand(_shape(config, model_folder), work, engine_version)
+        plan = _sglang(config, demand) if starts_sglang(config) else _transformers(config, demand)
+    except planner.CaseError as error:
+        raise ConfigError([UserError(in_settings(text)) for text in error.problems]) from error
+    return replace(plan, python=python)
+
+
+def _shape(config: Config, model_folder: str | Path | None) -> Mapping[str, Any]:
+    """The shape that the configuration names, else that of the folder that was found."""
+    model = config.model
+    if model.entry is None and model.path is None and model_folder is not None:
+        config = replace(config, model=replace(model, path=str(model_folder)))
+    return hf_config(config)
+
+
+def _sglang(config: Config, demand: Demand) -> ServingPlan:
+    check_serving(config, demand)
+    started = settle_sglang(config, demand)
+    settled, batch = _with_batch(config, ALL, "SGLang itself decides how many it answers at a time")
+    inference = replace(settled.inference, sglang=started.settings)
+    label, cause, fix = _verdict(config, started)
+    return ServingPlan(
+        config=replace(config, inference=inference),
+        choices=(*started.choices, *batch),
+        work=demand.work,
+        forecast=started.forecast,
+        label=label,
+        cause=cause,
+        fix=fix,
+        notes=(demand.work.describe(), *_notes(config, started, demand.engine_version)),
+    )
+
+
+def _verdict(config: Config, started: Started) -> tuple[str, str | None, str | None]:
+    forecast, settings = started.forecast, config.inference.sglang
+    cause, least = forecast.cause, forecast.minimum_mem_fraction_static
+    given = settings.mem_fraction_static != AUTO
+    if cause and given and least is not None and least > forecast.mem_fraction_static:
+        cause = f"{cause}; the smallest that starts is {least:g}"
+    fix = fix_of(started.case, forecast.fix, fraction_given=given, gpus=config.hardware.gpus_per_node)
+    if fix is None and cause is not None:
+        fix = f"inference.engine={TRANSFORMERS}" if config.hardware.gpu == CPU else None
+    return forecast.label, cause, fix
+
+
+def _notes(config: Config, started: Started, engine_version: str | None) -> list[str]:
+    notes = list(started.forecast.notes)
+    if engine_version is None:
+        notes.append(f"no SGLang was looked at: defaults of {started.case.engine_version} are assumed")
+    if config.hardware.gpu == CPU:
+        notes.append("on the CPU only weights and KV pool are planned")
+    unused = config.hardware.gpus_per_node - started.case.tp_size * started.case.dp_size
+    if unused > 0 and config.hardware.gpu != CPU:
+        notes.append(f"{unused} of {config.hardware.gpus_per_node} GPUs stay idle")
+    return notes
+
+
+def _transformers(config: Config, demand: Demand) -> ServingPlan:
+    work = demand.work
+    try:
+        check_serving(config, demand)
+        case = generation_case(config, demand, batch_size=1)
+    except planner.CaseError as error:  # the worker may know a family that the planner does not
+        settled, batch = _with_batch(config, MOST_AT_ONCE_CPU, "keeps the processor busy")
+        return ServingPlan(settled, batch, work, None, NO_LIMIT, notes=(f"no forecast: {error}",))
+    budget = budget_bytes(case)
+    room = None if budget is None else largest_batch(case, int(budget * (1 - TIGHT_SHARE)))
+    chosen, reason = _largest(config, work, room)
+    settled, batch = _with_batch(config, chosen, reason)
+    size, notes = settled.inference.batch_size, (work.describe(),)
+    if size == ALL:
+        notes = (*notes, "all: continuous batching takes what memory is left; one batch is forecast")
+    count = chosen if size == ALL else min(int(size), work.prompts)
+    forecast = forecast_generation(replace(case, batch_size=max(1, count)))
+    label, notes = forecast.label or NO_LIMIT, (*notes, *forecast.notes)
+    fix = None if forecast.fix is None else _fix_of_call(forecast.fix)
+    return ServingPlan(settled, batch, work, forecast, label, forecast.cause, fix, notes=notes)
+
+
+def _fix_of_call(fix: str) -> str:
+    """The planner's change as overrides, where there is a setting for it."""
+    if "quantization" in fix or "input_tokens" in fix:
+        return "a larger GPU, a model that is stored quantised, or inference.engine=sglang over more GPUs"
+    return in_settings(fix)
+
+
+def _largest(config: Config, work: Work, fitting: int | None) -> tuple[int, str]:
+    """The batch of transformers: what fits, within what helps."""
+    on_cpu = config.hardware.gpu == CPU
+    most = MOST_AT_ONCE_CPU if on_cpu else MOST_AT_ONCE
+    if fitting is not None and fitting < most:
+        return max(1, fitting), "the most whose cache and logits fit beside the weights"
+    if work.prompts < most and not work.assumed:
+        return work.prompts, "all prompts of the file"
+    if on_cpu:
+        return most, "keeps the processor busy"
+    return most, "more would fit, but the longest answer of a batch holds up the others"
+
+
+def _elsewhere(config: Config, work: Work) -> ServingPlan:
+    """A server that somebody else has started: nothing to plan but how much it gets at a time."""
+    settled, batch = _with_batch(config, ALL, "the server itself decides how many it answers at a time")
+    return ServingPlan(settled, batch, work, None, NO_LIMIT, notes=(work.describe(),))
+
+
+def _with_batch(config: Config, value: int | str, reason: str) -> tuple[Config, tuple[Choice, ...]]:
+    """Settle how many prompts one call gets: as the user says, else `value`."""
+    given = config.inference.batch_size
+    if given != AUTO:
+        return config, (Choice("inference.batch_size", given, "as set", given=True),)
+    inference = replace(config.inference, batch_size=value)
+    return replace(config, inference=inference), (Choice("inference.batch_size", value, reason, given=False),)

@@ -1,0 +1,119 @@
+"""What an inference engine cannot do: refused before any weights load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import planner
+from llmsys_exp.config.schema import AUTO, Config, GatePolicy, SglangConfig
+from llmsys_exp.errors import ConfigError, UserError
+from llmsys_exp.launch.sglang_ready import OLDEST_CAPABILITY, OLDEST_KERNELS
+from llmsys_exp.plan.case import CPU
+from llmsys_exp.plan.serving_case import TRANSFORMERS, Demand, starts_sglang
+from llmsys_exp.plan.serving_work import NO_TEMPLATE
+from llmsys_exp.workers.data.templates import template_file
+from planner.serving.model import served_model
+
+LEAST_CAPABILITY = {"w8a8_fp8": (8, 9), "w8a8_int8": (7, 5), "fp8": (8, 0), "mxfp4": (8, 0), "awq": (8, 0)}
+"""Of ways to quantise. Source: SGLang 0.5.17 `srt/layers/quantization/*: get_min_capability`."""
+ANYWHERE = "inference.engine=transformers runs anywhere"
+
+
+def check_serving(config: Config, demand: Demand) -> None:
+    """Refuse settings of an engine that contradict the model, the prompts or the hardware.
+
+    Raises:
+        ConfigError: naming every problem.
+    """
+    problems = [*_text_problems(config), *_length_problems(config, demand)]
+    if starts_sglang(config):
+        problems = [*capability_problems(config), *_sglang_problems(config), *problems]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _text_problems(config: Config) -> Iterator[UserError]:
+    """A chat template that is not there."""
+    inference = config.inference
+    if inference.template not in (None, NO_TEMPLATE):
+        try:
+            template_file(str(inference.template))
+        except UserError as error:
+            yield UserError(error.what, where="inference.template", why=error.why, do=error.do)
+
+
+def capability_problems(config: Config) -> Iterator[UserError]:
+    """What the card lacks for SGLang, whatever the model."""
+    name = config.hardware.gpu
+    if name == CPU:
+        return
+    gpu, quantised = planner.gpu(name), config.inference.sglang.quantization
+    where = f"hardware.gpu={name}"
+    if gpu.vendor != "nvidia":
+        return
+    if gpu.capability < OLDEST_CAPABILITY:
+        what = f"SGLang does not run on {gpu.title}"
+        why = f"Its compute capability is {gpu.compute_capability}, and SGLang asks for 7.5"
+        yield UserError(what, where=where, why=why, do=f"{ANYWHERE}; or take a GPU of 8.0 or above")
+    elif gpu.capability < OLDEST_KERNELS and config.gate.policy is not GatePolicy.off:
+        what = f"The kernels that SGLang's wheel brings do not run on {gpu.title}"
+        why = f"Its compute capability is {gpu.compute_capability}, and they begin at 8.0"
+        do = f"{ANYWHERE}; gate=off tries it, where you have built the kernels yourself"
+        yield UserError(what, where=where, why=why, do=do)
+    least = LEAST_CAPABILITY.get(quantised or "")
+    if least is not None and OLDEST_KERNELS <= gpu.capability < least:
+        what = f"inference.sglang.quantization={quantised} does not run on {gpu.title}"
+        why = f"It asks for compute capability {least[0]}.{least[1]}; this is {gpu.compute_capability}"
+        yield UserError(
+            what, where=where, why=why, do="Use fp8 (weights alone), awq or gptq, or leave it out"
+        )
+
+
+def _sglang_problems(config: Config) -> Iterator[UserError]:
+    settings, gpus = config.inference.sglang, config.hardware.gpus_per_node
+    for key, value in (("tp_size", settings.tp_size), ("dp_size", settings.dp_size)):
+        if value != AUTO and int(value) > gpus:
+            what = f"inference.sglang.{key}={value} needs {value} GPUs; hardware.gpus_per_node is {gpus}"
+            yield UserError(what, do=f"Set it to {gpus} or less, or raise hardware.gpus_per_node")
+            return
+    if AUTO not in (settings.tp_size, settings.dp_size):
+        needed = int(settings.tp_size) * int(settings.dp_size)
+        if needed > gpus:
+            what = f"tp_size {settings.tp_size} x dp_size {settings.dp_size} needs {needed} GPUs"
+            where = f"hardware.gpus_per_node={gpus}"
+            most = max(1, gpus // int(settings.tp_size))
+            yield UserError(what, where=where, do=f"Set inference.sglang.dp_size={most}, or raise it")
+    yield from _chunk_problem(settings)
+
+
+def _chunk_problem(settings: SglangConfig) -> Iterator[UserError]:
+    if settings.chunked_prefill_size == 0:
+        yield UserError("inference.sglang.chunked_prefill_size=0 means nothing", do="-1 turns chunks off")
+
+
+def _length_problems(config: Config, demand: Demand) -> Iterator[UserError]:
+    """Prompts and answers that no context holds, as far as bytes tell; the worker counts tokens."""
+    work, most = demand.work, served_model(demand.shape).max_positions
+    given = config.inference.sglang.context_length
+    ours = config.inference.engine != TRANSFORMERS and given != AUTO
+    if ours and int(given) > most and starts_sglang(config):
+        what = f"inference.sglang.context_length={given} is above the {most:,} positions of the model"
+        yield UserError(what, why="SGLang refuses it", do=f"Set it to {most} or less, or to auto")
+        return
+    limit, named = (int(given), "inference.sglang.context_length") if ours else (most, "the model's context")
+    if work.new_tokens + 1 > limit:
+        what = f"Answers of {work.new_tokens:,} tokens leave no room for a prompt"
+        yield UserError(
+            what,
+            where="inference.sampling.max_new_tokens",
+            why=f"{named} holds {limit:,} tokens, prompt and answer together",
+            do=f"Set it to {max(1, limit // 2)} or less",
+        )
+    elif work.least_longest_tokens + work.new_tokens > limit:
+        least = work.least_longest_tokens
+        yield UserError(
+            f"The longest prompt ({work.longest_bytes:,} bytes, {least:,} tokens at least) is too long",
+            where="inference.prompts",
+            why=f"With {work.new_tokens:,} new tokens it exceeds {named} of {limit:,}",
+            do="Shorten the prompt, or lower inference.sampling.max_new_tokens",
+        )
