@@ -181,6 +181,9 @@ def arguments() -> argparse.Namespace:
         "--argument", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all"
     )
     parser.add_argument(
+        "--sglang-python", default=sys.executable, help="of the environment that holds SGLang"
+    )
+    parser.add_argument(
         "--rounds", type=int, default=1, help="of ours and SGLang's benchmark, in turn; medians count"
     )
     parser.add_argument(

@@ -1,6 +1,7 @@
 """Relations that must hold whatever the numbers: sharding, offload, adapters, checkpointing."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,13 @@ def test_a_packed_base_is_offered_stage_3():
 def test_what_is_moved_already_is_not_named_again():
     offered = [text for text, _ in changes(case(zero_stage=3, offload_optimizer="nvme"))]
     assert "offload.param=cpu" in offered and not any("offload.optimizer" in text for text in offered)
+
+
+def test_public_names_are_loaded_when_they_are_asked_for():
+    listed = [name for names in planner._HOMES.values() for name in names]
+    assert sorted(listed) == sorted(planner.__all__) and set(listed) <= set(dir(planner))
+    assert all(getattr(planner, name).__name__ == name for name in listed)
+    # a module of the same name would hide the function once it is loaded
+    assert not {one.stem for one in Path(planner.__file__).parent.iterdir()} & set(listed)
+    with pytest.raises(AttributeError, match="no attribute 'forcast_training'"):
+        planner.forcast_training  # noqa: B018

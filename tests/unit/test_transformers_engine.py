@@ -93,14 +93,14 @@ def test_one_call_gets_as_many_prompts_as_asked_or_all():
 class Fake:
     """An engine that notes what is done to it."""
 
-    def __init__(self, log, *, starts=True):
-        self.log, self.starts = log, starts
+    def __init__(self, log, *, starts=True, warm_up_s=None):
+        self.log, self.starts, self.warm_up_s = log, starts, warm_up_s
 
     def start(self, source, tokenizer):
         self.log.append("start")
         if not self.starts:
             raise RuntimeError("no")
-        return "started"
+        return SimpleNamespace(settings={"warm_up_s": self.warm_up_s})
 
     def generate(self, some, sampling):
         self.log.append([(one.ids, one.limit(sampling)) for one in some])
@@ -120,10 +120,8 @@ def take(monkeypatch):
     """Ask a slot for the engine of a job, and return what was done to engines."""
     slot, log = EngineSlot(), []
 
-    def ask(one, *, starts=True):
-        monkeypatch.setattr(
-            "llmsys_exp.workers.inference.slot.make_engine", lambda _: Fake(log, starts=starts)
-        )
+    def ask(one, **how):
+        monkeypatch.setattr("llmsys_exp.workers.inference.slot.make_engine", lambda _: Fake(log, **how))
         found = slot.take(one, "m", None, first=requests(12)[-1], sampling=SAMPLING)
         done = list(log)
         log.clear()
@@ -163,3 +161,8 @@ def test_an_engine_that_does_not_start_is_stopped_and_forgotten(take):
     take.slot.close()
     take.slot.close()
     assert take.log == ["stop"]
+
+
+def test_an_engine_that_warms_itself_up_is_not_warmed_up_again(take):
+    done, found = take(job("k"), warm_up_s=1.5)
+    assert done == ["start"] and found.warm_up_s >= 1.5 and found.load_s < found.warm_up_s

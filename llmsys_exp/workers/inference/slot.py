@@ -57,12 +57,15 @@ class EngineSlot:
         try:
             started = engine.start(source, tokenizer)
             loaded = time.monotonic()
-            _warm_up(engine, first, sampling)
+            # an engine that warms itself up says how long that took
+            own_s = float(started.settings.get("warm_up_s") or 0.0)
+            if not own_s:
+                _warm_up(engine, first, sampling)
         except BaseException:
             engine.stop()
             raise
         self._key = key
-        self._running = Running(engine, started, loaded - began, time.monotonic() - loaded)
+        self._running = Running(engine, started, loaded - began - own_s, time.monotonic() - loaded + own_s)
         return self._running
 
     def close(self) -> None:
