@@ -19,7 +19,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.inputs.find import Inputs, conversion, find_inputs
 from llmsys_exp.jobs.job import Run
-from llmsys_exp.jobs.serving import Served, check_gate, settle_serving
+from llmsys_exp.jobs.serving import Served, check_gate, check_place, settle_serving
 from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.jobs.warm import Engines
 from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
@@ -97,6 +97,7 @@ def prepare(run: Run, *, inputs: Inputs | None = None) -> InferJob:
     check_name(config.name)
     check_mlp_steps(config, [Step.infer])
     check_inference(config)
+    check_place(config)
     config = with_absolute_paths(config)
     config.steps = [Step.infer]
     settle_dtype(config, choices)

@@ -176,7 +176,7 @@ def _ready(run: Run, plan: Plan, inputs: Inputs | None = None) -> Job:
         require_engine(step.name, python)
     if Step.train in run.steps:
         require_mirrors(config, python)
-        require_nvme(config, plan.forecast, python, os.environ)
+        require_nvme(config, plan.forecast, python, {**os.environ, **config.launcher.env})
     if Step.parallelism in run.steps:
         check_parallelism(config)
     inputs = find_inputs(config, list(run.steps)) if inputs is None else inputs

@@ -65,7 +65,7 @@ def settle_serving(
     Raises:
         UserError: for what could not start.
     """
-    _check_place(config)
+    _check_port(config)
     engine_python = sglang_interpreter(config, python)
     source = model or (Path(inputs.model_folder) if inputs.model_folder else None)
     plan = serving_plan(
@@ -134,13 +134,21 @@ def _weights(folder: Path | None) -> list[str | None]:
     return [str(folder), fingerprint(folder)]
 
 
-def _check_place(config: Config) -> None:
+def check_place(config: Config) -> None:
+    """Refuse a run that only answers prompts on several machines.
+
+    Raises:
+        UserError: naming the setting.
+    """
     if config.hardware.nodes > 1:
         raise UserError(
             "Inference runs on one machine",
             where=f"hardware.nodes={config.hardware.nodes}",
             do="Set hardware.nodes=1 and start a run on each machine, with a part of the prompts",
         )
+
+
+def _check_port(config: Config) -> None:
     server = config.inference.server
     ours = config.inference.engine == SERVER and server.url is None
     if ours and server.port is not None and not is_free(server.port):

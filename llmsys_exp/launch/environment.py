@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,13 +129,21 @@ def missing_packages(names: Sequence[str], python: str, *, where: str = "launche
     """Return those of `names` that the interpreter, named by the setting `where`, cannot find."""
     if python == sys.executable:
         return [name for name in names if find_spec(name) is None]
+    missing, problem = _probe(tuple(names), python)
+    if problem:
+        raise UserError(f"{python} does not work: {problem}", where=where)
+    return list(missing)
+
+
+@lru_cache
+def _probe(names: tuple[str, ...], python: str) -> tuple[tuple[str, ...], str]:
+    """Return what an interpreter lacks, and why it does not work; once for all points of a sweep."""
     probe = subprocess.run(
         [python, "-c", _PROBE, *names], capture_output=True, text=True, timeout=60, check=False
     )
     if probe.returncode != 0:
-        last = probe.stderr.strip().splitlines()[-1:] or ["it does not start"]
-        raise UserError(f"{python} does not work: {last[0]}", where=where)
-    return probe.stdout.split()
+        return (), (probe.stderr.strip().splitlines()[-1:] or ["it does not start"])[0]
+    return tuple(probe.stdout.split()), ""
 
 
 def worker_env(config: Config, *, python: str, device: str, ranks: int) -> dict[str, str]:

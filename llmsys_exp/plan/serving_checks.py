@@ -27,7 +27,7 @@ def check_serving(config: Config, demand: Demand) -> None:
     """
     problems = [*_text_problems(config), *_length_problems(config, demand)]
     if starts_sglang(config):
-        problems = [*capability_problems(config), *_sglang_problems(config), *problems]
+        problems = [*capability_problems(config, demand), *_sglang_problems(config), *problems]
     if problems:
         raise ConfigError(problems)
 
@@ -42,12 +42,13 @@ def _text_problems(config: Config) -> Iterator[UserError]:
             yield UserError(error.what, where="inference.template", why=error.why, do=error.do)
 
 
-def capability_problems(config: Config) -> Iterator[UserError]:
-    """What the card lacks for SGLang, whatever the model."""
+def capability_problems(config: Config, demand: Demand) -> Iterator[UserError]:
+    """What the card lacks for SGLang, and for the way in which the weights are quantised."""
     name = config.hardware.gpu
     if name == CPU:
         return
-    gpu, quantised = planner.gpu(name), config.inference.sglang.quantization
+    gpu, asked = planner.gpu(name), config.inference.sglang.quantization
+    stored = (demand.shape.get("quantization_config") or {}).get("quant_method")
     where = f"hardware.gpu={name}"
     if gpu.vendor != "nvidia":
         return
@@ -60,13 +61,16 @@ def capability_problems(config: Config) -> Iterator[UserError]:
         why = f"Its compute capability is {gpu.compute_capability}, and they begin at 8.0"
         do = f"{ANYWHERE}; gate=off tries it, where you have built the kernels yourself"
         yield UserError(what, where=where, why=why, do=do)
-    least = LEAST_CAPABILITY.get(quantised or "")
+    least = LEAST_CAPABILITY.get(str(asked or stored))
     if least is not None and OLDEST_KERNELS <= gpu.capability < least:
-        what = f"inference.sglang.quantization={quantised} does not run on {gpu.title}"
-        why = f"It asks for compute capability {least[0]}.{least[1]}; this is {gpu.compute_capability}"
-        yield UserError(
-            what, where=where, why=why, do="Use fp8 (weights alone), awq or gptq, or leave it out"
-        )
+        named = f"inference.sglang.quantization={asked}" if asked else f"A model stored as {stored}"
+        why = f"It asks for compute capability {_text(least)}; this is {gpu.compute_capability}"
+        do = "Use fp8 (weights alone), awq or gptq, or leave it out" if asked else "Take one stored otherwise"
+        yield UserError(f"{named} does not run on {gpu.title}", where=where, why=why, do=do)
+
+
+def _text(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
 
 
 def _sglang_problems(config: Config) -> Iterator[UserError]:

@@ -1,8 +1,7 @@
-"""Fills in what is `auto` of an SGLang start: the first division of the card under which the prompts run."""
+"""Fills in what is `auto` of an SGLang start: the first trial under which the prompts run, with reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,39 +10,26 @@ from llmsys_exp.config.schema import AUTO, Config, SglangConfig
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Choice
-from llmsys_exp.plan.serving_case import Demand, in_settings, sglang_case
+from llmsys_exp.plan.serving_case import Demand, in_settings
+from llmsys_exp.plan.serving_trials import (
+    MOST_REQUESTS,
+    MOST_REQUESTS_CPU,
+    Trial,
+    is_balanced,
+    picking_bytes,
+    replicas,
+    trials,
+)
 from llmsys_exp.plan.serving_work import MOST_TEMPLATE_TOKENS, Work
-from planner.serving.advice import SMALL_CHUNK
 from planner.serving.case import ServingCase
 from planner.serving.defaults import default_fraction, graph_batch, prefill_tokens
-from planner.serving.division import FRACTIONS, SPARE, Engine, divide, engine_of, good_fraction
 from planner.serving.forecast import ServingForecast
-from planner.serving.headroom import logits_bytes, sort_bytes
 from planner.serving.model import served_model
-from planner.serving.sglang import forecast_sglang
-from planner.units import GIB, ceil_div, gib
+from planner.units import ceil_div, gib
 
-MOST_RANKS = 16
-MOST_REQUESTS = 1024
-"""Of one replica, where the user says nothing: an H200 works at full rate below that."""
-FEWEST_REQUESTS = 16
-MOST_REQUESTS_CPU = 32
-PICKING_SHARE = 1 / 8
-"""Of the KV pool, what room for picking tokens may come to: above it, the pool gets it and fewer run."""
-LEAST_CONTEXT = 512
-CPU_FRACTIONS = (0.05, 0.95)
-"""Spare beside weights and pool, and the most, of main memory."""
+LEAST_CONTEXT, LEAST_CONTEXT_CPU = 16_384, 512
+"""A request table of that length costs tens of MiB, and sweeps over shorter answers share one start."""
 PREFIX = "inference.sglang."
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One way to start the engine, and what the planner says of it."""
-
-    case: ServingCase
-    forecast: ServingForecast
-    safe_fraction: float | None
-    """Largest that leaves what runs its room, however short the answers are. None: none does."""
 
 
 @dataclass(frozen=True)
@@ -72,118 +58,38 @@ def settle_sglang(config: Config, demand: Demand) -> Started:
     return Started(*_recorded(config, work, chosen, asked), chosen.case, chosen.forecast)
 
 
-def context_tokens(work: Work, most_positions: int) -> int:
-    """A power of two that holds the longest prompt and its answer, at most what the model knows.
-
-    Powers of two let points of a sweep that differ a little share one start.
-    """
-    needed = max(LEAST_CONTEXT, work.longest_tokens + work.new_tokens)
+def context_tokens(work: Work, most_positions: int, *, least: int) -> int:
+    """A power of two that holds the longest prompt and its answer, at most what the model knows."""
+    needed = max(least, work.longest_tokens + work.new_tokens)
     return min(most_positions, 1 << (needed - 1).bit_length())
 
 
 def _context(config: Config, work: Work, most_positions: int) -> int:
     given = config.inference.sglang.context_length
-    return context_tokens(work, most_positions) if given == AUTO else int(given)
+    if given != AUTO:
+        return int(given)
+    least = LEAST_CONTEXT_CPU if config.hardware.gpu == CPU else LEAST_CONTEXT
+    return context_tokens(work, most_positions, least=least)
 
 
 def _first_that_fits(config: Config, asked: SglangConfig, demand: Demand) -> Trial:
     """Try tensor parallelism from few GPUs to many, and in each the dearest settings first."""
     nearest: list[Trial] = []
     refused: planner.CaseError | None = None
-    for tp, dp in _replicas(config, demand.work):
+    for tp, dp in replicas(config, demand.work):
         try:
-            trials = list(_trials(config, replace(asked, tp_size=tp, dp_size=dp), demand))
+            found = list(trials(config, replace(asked, tp_size=tp, dp_size=dp), demand))
         except planner.CaseError as error:
             refused = error
             continue
-        fitting = [trial for trial in trials if trial.forecast.fits]
+        fitting = [trial for trial in found if trial.forecast.fits]
         if fitting:
-            return next((trial for trial in fitting if _is_balanced(trial)), fitting[-1])
-        nearest.append(next((trial for trial in trials if trial.forecast.starts), trials[0]))
+            return next((trial for trial in fitting if is_balanced(trial)), fitting[-1])
+        nearest.append(next((trial for trial in found if trial.forecast.starts), found[0]))
     if nearest:
         return nearest[-1]
     assert refused is not None
     raise ConfigError([UserError(in_settings(text)) for text in refused.problems]) from refused
-
-
-def _replicas(config: Config, work: Work) -> Iterator[tuple[int, int]]:
-    settings = config.inference.sglang
-    gpus = 1 if config.hardware.gpu == CPU else config.hardware.gpus_per_node
-    share = gpus if settings.dp_size == AUTO else max(1, gpus // int(settings.dp_size))
-    sizes = [int(settings.tp_size)] if settings.tp_size != AUTO else [
-        size for size in (1, 2, 4, 8, MOST_RANKS) if size <= share
-    ]  # fmt: skip
-    for tp in sizes:
-        most = max(1, min(gpus // tp, work.prompts))
-        yield tp, most if settings.dp_size == AUTO else int(settings.dp_size)
-
-
-def _trials(config: Config, settings: SglangConfig, demand: Demand) -> Iterator[Trial]:
-    """From what serves the prompts best down to what needs least."""
-    asked, dp = settings.max_running_requests, int(settings.dp_size)
-    most = MOST_REQUESTS_CPU if config.hardware.gpu == CPU else MOST_REQUESTS
-    wanted = min(most, ceil_div(demand.work.prompts, dp)) if asked == AUTO else ceil_div(int(asked), dp)
-    case = sglang_case(config, settings, demand, requests=wanted)
-    counts = [wanted]
-    # a fraction that was given is judged by what is wanted: to run less and less under it helps nobody
-    if asked == AUTO and settings.mem_fraction_static == AUTO:
-        counts += _fewer(wanted)
-    chunks = [prefill_tokens(case)]
-    if settings.chunked_prefill_size == AUTO and prefill_tokens(case) > SMALL_CHUNK:
-        chunks.append(SMALL_CHUNK)
-    elif settings.chunked_prefill_size != AUTO:
-        chunks = [int(settings.chunked_prefill_size)]
-    for chunk in chunks:
-        for count in counts:
-            yield _try(config, replace(case, max_running_requests=count, chunked_prefill_size=chunk))
-
-
-def _fewer(requests: int) -> Iterator[int]:
-    while requests > FEWEST_REQUESTS:
-        requests = max(FEWEST_REQUESTS, ceil_div(requests, 2))
-        yield requests
-
-
-def _is_balanced(trial: Trial) -> bool:
-    """Whether requests at a time are worth the pool that they cost."""
-    case, pool = trial.case, trial.forecast.kv_pool_bytes
-    requests = case.max_running_requests or 1
-    return requests <= FEWEST_REQUESTS or _picking_bytes(case, requests) <= PICKING_SHARE * pool
-
-
-def _picking_bytes(case: ServingCase, requests: int) -> int:
-    """Room that the safe fraction leaves for picking the tokens of so many requests."""
-    return SPARE * logits_bytes(case, requests) + sort_bytes(case, requests)
-
-
-def _try(config: Config, case: ServingCase) -> Trial:
-    requests = case.max_running_requests or 1
-    if config.inference.sglang.cuda_graph_max_bs == AUTO:
-        captured = 1 if config.hardware.gpu == CPU else min(graph_batch(case), requests)
-        case = replace(case, cuda_graph_max_bs=captured)
-    safe = _safe_fraction(config, case)
-    if case.mem_fraction_static is None:
-        case = replace(case, mem_fraction_static=default_fraction(case) if safe is None else safe)
-    return Trial(case, forecast_sglang(case), safe)
-
-
-def _safe_fraction(config: Config, case: ServingCase) -> float | None:
-    """The planner's good fraction, were all requests to run at once, less the gate's margin."""
-    engine = engine_of(replace(case, output_tokens=1, concurrency=None))
-    good = good_fraction(engine)
-    if good is None:
-        return None
-    if config.hardware.gpu == CPU:
-        return _cpu_fraction(engine, good)
-    margin = config.gate.margin_gib * GIB / max(1, case.card.free_bytes)
-    return max(1, int((good - margin) * FRACTIONS)) / FRACTIONS
-
-
-def _cpu_fraction(engine: Engine, good: float) -> float:
-    """As much of main memory as weights and pool need: the rest is everybody's."""
-    spare, most = CPU_FRACTIONS
-    needed = engine.weights_bytes + divide(engine, good).pool.pool_bytes
-    return round(min(most, good, needed / max(1, engine.free_bytes) + spare), 3)
 
 
 def _recorded(
@@ -239,6 +145,8 @@ def _context_reason(work: Work, case: ServingCase) -> str:
     needed += f"; {MOST_TEMPLATE_TOKENS} for the template) and {work.new_tokens:,} new tokens"
     if case.context_length < work.longest_tokens + work.new_tokens:
         return f"all that the model knows; {needed} may need more"
+    if case.context_length == LEAST_CONTEXT:
+        return f"enough for {needed}; a shorter one would save next to nothing"
     return f"{needed}, rounded up; sizes the request table"
 
 
@@ -257,7 +165,7 @@ def _requests_reason(work: Work, case: ServingCase) -> str:
         return ("as many as were asked for" if work.assumed else "every prompt of the file at a time") + each
     if requests in (MOST_REQUESTS, MOST_REQUESTS_CPU):
         return f"more at a time are answered no faster{each}"
-    size = gib(_picking_bytes(case, 2 * requests))
+    size = gib(picking_bytes(case, 2 * requests))
     return f"twice as many would take {size:.1f} GiB of the cache to pick their tokens in{each}"
 
 
@@ -277,7 +185,7 @@ def _graph_reason(case: ServingCase) -> str:
 def _fraction_reason(config: Config, chosen: Trial) -> str:
     case, forecast, safe = chosen.case, chosen.forecast, chosen.safe_fraction
     if config.hardware.gpu == CPU:
-        return "weights and pool; the rest of main memory is left alone"
+        return "twice weights and pool, as others use main memory too; max_total_tokens bounds the pool"
     own = default_fraction(case)
     if safe is None:
         return "SGLang's own; no fraction leaves activations, logits and graphs their room"

@@ -93,7 +93,7 @@ def _answers(before: Row, after: Row) -> str:
     ended = [f"{100 * row['stopped'] / row['prompts']:.0f} %" for row in (before, after)]
     if not _lengths_differ(before, after):
         return f"answers are as long ({new:,.0f} tokens on average)"
-    how = f"{ended[0]} -> {ended[1]} end by themselves"
+    how = f"{' -> '.join(dict.fromkeys(ended))} end by themselves"
     return f"answers have {new:,.0f} tokens on average, not {old:,.0f} ({how})"
 
 

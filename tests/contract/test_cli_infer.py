@@ -112,23 +112,23 @@ def test_a_run_has_no_training_in_it_and_its_answers_in_file_order(llmsys: Llmsy
 
 
 def test_a_sweep_keeps_one_worker_and_outlives_a_point_that_fails(llmsys: Llmsys) -> None:
-    grid = ("inference.batch_size=all,1,4", "inference.sampling.temperature=0,0.5")
+    grid = ("inference.batch_size=4,1", "inference.sampling.temperature=0,0.5")
     assert llmsys.infer("-m", "name=grid", *grid) == 4
     done = llmsys.results("grid")
     assert len({one["pid"] for one in done}) == 1
-    assert sorted(one["time_s"]["load"] for one in done) == [0.0, 0.0, 2.0]
+    assert sorted(one["time_s"]["load"] for one in done) == [0.0, 2.0]
     assert "batch_size 1 -> 4: 4x tokens/s" in llmsys.said
-    assert llmsys.said.count("failed: The engine ended.") == 6  # when it failed and below the table
+    assert llmsys.said.count("The engine ended") == 4  # when it failed and below the table
     [sweep] = (llmsys.base / "out" / "grid").glob("*-sweep")
     assert {"sweep.csv", "sweep.parquet", "changes.txt", "batch_size.png"} <= {
         p.name for p in sweep.iterdir()
     }
     logs = [path.read_text(encoding="utf-8") for path in (llmsys.base / "out" / "grid").glob("*/log.txt")]
-    assert len(logs) == 6
+    assert len(logs) == 4
     assert all(text.count("settings") == 1 for text in logs)
     assert llmsys.call("runs", "out", "--json") == 0
     states = sorted(one["state"] for one in json.loads(llmsys.said))
-    assert states == ["complete"] * 3 + ["failed (engine)"] * 3
+    assert states == ["complete"] * 2 + ["failed (engine)"] * 2
 
 
 def test_settings_apart_and_an_engine_that_needs_another_start(llmsys: Llmsys) -> None:
@@ -142,9 +142,10 @@ def test_settings_apart_and_an_engine_that_needs_another_start(llmsys: Llmsys) -
 
 
 def test_a_point_that_cannot_start_is_told_before_any_other(llmsys: Llmsys) -> None:
-    assert llmsys.infer("-m", "name=some", "inference.limit=1,2", "hardware.nodes=1,2") == 2
-    assert llmsys.told.count("Inference runs on one machine") == 2
-    assert len(llmsys.results("some")) == 2
+    assert llmsys.infer("-m", "name=some", "hardware.nodes=1,2") == 2
+    assert "point 2 not started" in llmsys.told
+    assert "Inference runs on one machine" in llmsys.told
+    assert len(llmsys.results("some")) == 1
 
 
 def test_a_stopped_run_goes_on_and_a_complete_one_says_so(llmsys: Llmsys) -> None:
@@ -168,6 +169,7 @@ def trained(llmsys: Llmsys, **files: Any) -> RunPaths:
     config = Config(name="trained", steps=[Step.train])
     config.model.id, config.model.path = "tiny", str(llmsys.model)
     config.method.kind, config.data.template = MethodKind.lora, "chatml"
+    config.data.name, config.data.train = "rows", "rows.json"
     config.inference.batch_size = 16
     chosen = {"key": "inference.batch_size", "value": 16, "reason": "as it was", "given": False}
     resolved = {"model_folder": str(llmsys.model), "prompts_file": str(llmsys.prompts)}
@@ -241,7 +243,7 @@ def test_words_that_belong_elsewhere_are_refused(llmsys: Llmsys) -> None:
     assert "SGLang does not serve an adapter with DoRA" in llmsys.told
     assert llmsys.call("infer", f"resume={paths.folder}") == 2
     assert "llmsys train resume=" in llmsys.told
-    assert llmsys.infer(f"run={paths.folder}", "infrence.limit=3", with_model=False) == 2
+    assert llmsys.infer(f"run={paths.folder}", "inference.limt=3", with_model=False) == 2
     assert "Did you mean inference.limit?" in llmsys.told
     assert llmsys.infer("inference.engine=sglang", "name=none", "inference.sglang.python=/nowhere") == 2
     assert "/nowhere is not a Python interpreter" in llmsys.told

@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bare": {"inference__template": "none", "inference__ignore_eos": True, "inference__batch_size": 2},
     "all": {"inference__batch_size": "all", "inference__sampling": LONG, "inference__compare": 4},
     "killed": {"inference__batch_size": 1, "inference__sampling": LONG},
+    "adapter": {"inference__batch_size": 7, "inference__sampling": LONG},
 }
 """Settings of each run, in the order in which one process does them."""
 
@@ -46,7 +47,7 @@ def figures(paths: RunPaths) -> dict[str, Any]:
 
 def edit(paths: RunPaths, **changes: Any) -> None:
     job = json.loads(paths.job.read_text(encoding="utf-8"))
-    paths.job.write_text(json.dumps({**job, "engine_key": "one", **changes}), encoding="utf-8")
+    paths.job.write_text(json.dumps({"engine_key": "one", **job, **changes}), encoding="utf-8")
 
 
 def asks(paths: RunPaths, name: str, text: str) -> None:
@@ -54,6 +55,17 @@ def asks(paths: RunPaths, name: str, text: str) -> None:
     file.write_text(text, encoding="utf-8")
     job = json.loads(paths.job.read_text(encoding="utf-8"))
     edit(paths, resolved={**job["resolved"], "prompts_file": str(file)})
+
+
+def make_adapter(model: Path, folder: Path) -> None:
+    """Write a LoRA adapter that changes the model's answers."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    settings = LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), settings).save_pretrained(folder)
 
 
 def kill_in_the_middle(paths: RunPaths) -> int:
@@ -84,6 +96,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         edit(paths)
     asks(made["bare"], "p.txt", TEXT)
     asks(made["missing"], "twice.jsonl", '{"prompt": "a", "id": 1}\n{"prompt": "b", "id": 1}')
+    make_adapter(base / "model", base / "lora")
+    resolved = json.loads(made["adapter"].job.read_text(encoding="utf-8"))["resolved"]
+    edit(made["adapter"], engine_key="two", resolved={**resolved, "adapter_folder": str(base / "lora")})
     for name in ("padded", "all"):
         asks(made[name], "limits.json", json.dumps(WITH_LIMITS))
     before = kill_in_the_middle(made["killed"])
@@ -114,7 +129,7 @@ def test_a_mistake_in_one_run_ends_no_other(done):
 def test_one_engine_answers_runs_that_differ_in_prompts_and_sampling(done):
     loads = {name: figures(done[name])["time_s"]["load"] for name in CASES if name != "missing"}
     # `all` is another way to run, and its comparison ends its engine
-    assert [name for name, seconds in loads.items() if seconds > 0] == ["by-5", "all", "killed"]
+    assert [name for name, seconds in loads.items() if seconds > 0] == ["by-5", "all", "killed", "adapter"]
 
 
 def test_a_drawn_answer_hangs_on_no_neighbour_and_no_order(done):
@@ -149,6 +164,12 @@ def test_a_killed_run_goes_on_without_asking_again(done):
     assert times == sorted(times) and found["seconds"] >= times[-1]
     outputs = [json.loads(line) for line in done["killed"].outputs.read_text(encoding="utf-8").splitlines()]
     assert outputs == answers(done["killed"])[::10]
+
+
+def test_an_adapter_is_served_over_its_base(done):
+    assert figures(done["adapter"])["trained"] and not figures(done["killed"])["trained"]
+    differ = [one != other for one, other in zip(texts(done["adapter"]), texts(done["killed"]), strict=True)]
+    assert sum(differ) > 12
 
 
 def test_figures_of_a_run_hold_together(done):

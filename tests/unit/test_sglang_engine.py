@@ -55,7 +55,7 @@ def engine(tmp_path):
 
 
 def test_answers_come_as_they_finish_and_nothing_is_left(engine):
-    started = engine.start("small-model", Tokenizer())
+    started = engine.start(engine._job.model_source, Tokenizer())
     assert (started.version, started.context_tokens, started.kv_tokens) == ("0.0.0+stub", 64, 4321)
     assert (started.weights_gib, started.graphs_gib) == (1.5, 0.25)
     assert started.settings["max_running_requests_per_replica"] == 8
@@ -77,16 +77,16 @@ def test_answers_come_as_they_finish_and_nothing_is_left(engine):
 
 
 def test_a_prompts_own_limit_counts(engine):
-    engine.start("small-model", Tokenizer())
+    engine.start(engine._job.model_source, Tokenizer())
     (one,) = requests((5, 6, 7, 8))
     (got,) = engine.generate([type(one)(0, one.ids, one.text, 0, max_new_tokens=3)], SAMPLING)
     assert got.ids == (5, 6, 7)
 
 
 def test_a_host_that_dies_midway_loses_nothing_that_was_reported(engine):
-    engine.start("small-model", Tokenizer())
+    engine.start(engine._job.model_source, Tokenizer())
     got = []
-    with pytest.raises(EngineError, match="ended while it answered.*SIGKILL") as failed:
+    with pytest.raises(EngineError, match=r"ended while it answered.*SIGKILL") as failed:
         for one in engine.generate(requests((5,), (DIE, 1, 1, 1, 1, 1, 1, 1, 1, 1), (HANG,)), SAMPLING):
             got.append(one)
     assert [one.index for one in got] == [0]
@@ -101,7 +101,7 @@ def test_a_start_that_fails_is_explained_from_its_log(engine, monkeypatch):
     with pytest.raises(
         EngineError, match=r"Raise inference\.sglang\.mem_fraction_static above 0\.2"
     ) as failed:
-        engine.start("small-model", Tokenizer())
+        engine.start(engine._job.model_source, Tokenizer())
     assert failed.value.kind == "config"
 
 
@@ -111,7 +111,7 @@ def test_a_start_that_hangs_is_given_up_and_killed(tmp_path, monkeypatch):
     job.config.inference.sglang.start_timeout_s = 2.0
     engine = SglangEngine(job)
     with pytest.raises(EngineError, match="did not start within 2 s") as failed:
-        engine.start("small-model", Tokenizer())
+        engine.start(engine._job.model_source, Tokenizer())
     assert failed.value.kind == "timeout"
     wait_until_gone(engine._host.process.pid)
 
@@ -119,7 +119,7 @@ def test_a_start_that_hangs_is_given_up_and_killed(tmp_path, monkeypatch):
 def test_an_argument_that_sglang_does_not_know_is_refused(tmp_path):
     engine = SglangEngine(make_job(tmp_path, arguments={"schedule_conservativness": 0.5}))
     with pytest.raises(UserError, match="Did you mean schedule_conservativeness"):
-        engine.start("small-model", Tokenizer())
+        engine.start(engine._job.model_source, Tokenizer())
     wait_until_gone(engine._host.process.pid)
 
 
@@ -127,14 +127,15 @@ def test_an_interpreter_that_is_not_there_is_refused(tmp_path):
     job = make_job(tmp_path)
     job.serving["python"] = "/nowhere/python"
     with pytest.raises(UserError, match=r"inference\.sglang\.python=/nowhere/python"):
-        SglangEngine(job).start("small-model", Tokenizer())
+        SglangEngine(job).start(job.model_source, Tokenizer())
 
 
 def test_sglang_ends_when_its_worker_is_killed(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from sglang_jobs import *\n"
         "from llmsys_exp.workers.engines.sglang_engine import SglangEngine\n"
-        f"engine = SglangEngine(make_job(Path({str(tmp_path)!r}))); engine.start('small-model', Tokenizer())\n"
+        f"job = make_job(Path({str(tmp_path)!r})); engine = SglangEngine(job)\n"
+        "engine.start(job.model_source, Tokenizer())\n"
         "print(engine._host.process.pid, flush=True); time.sleep(60)\n"
     )
     path = os.pathsep.join([str(STUB), os.path.dirname(__file__), os.getcwd()])

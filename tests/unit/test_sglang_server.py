@@ -59,7 +59,7 @@ def test_a_server_of_our_own_starts_answers_and_goes(tmp_path):
     assert (started.name, started.kv_tokens, started.context_tokens) == ("sglang_server", 4321, 64)
     assert [one.ids for one in engine.generate(requests((5, 6)), SAMPLING)] == [(5, 6)]
     session = engine._host.process.pid
-    with pytest.raises(EngineError, match="SGLang ended while it answered"):
+    with pytest.raises(EngineError, match=r"SGLang ended while it answered"):
         list(engine.generate(requests((DIE,)), SAMPLING))
     engine.stop()
     wait_until_gone(session)
@@ -68,7 +68,7 @@ def test_a_server_of_our_own_starts_answers_and_goes(tmp_path):
 def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_START", "RuntimeError: SGLang only supports sm75 and above.")
     engine = SglangServerEngine(make_job(tmp_path))
-    with pytest.raises(EngineError, match="does not run on this GPU"):
+    with pytest.raises(EngineError, match=r"does not run on this GPU"):
         engine.start(str(tmp_path / "model"), Tokenizer())
     wait_until_gone(engine._host.process.pid)
 
@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
         taken.listen()
         job.config.inference.server.port = taken.getsockname()[1]
         with pytest.raises(UserError, match=r"Port \d+ of 127.0.0.1 cannot be used.*inference\.server\.url"):
-            SglangServerEngine(job).start("small-model", Tokenizer())
+            SglangServerEngine(job).start(job.model_source, Tokenizer())
     assert not job.paths.log.exists()
 
 
@@ -109,7 +109,7 @@ def test_a_reply_that_is_something_else_is_shown(tmp_path, serve, kind, begins):
 def test_a_server_that_dies_midway_loses_nothing_that_was_reported(tmp_path, serve):
     engine, got = engine_at(tmp_path, serve()), []
     engine.start(MODEL, Tokenizer())
-    with pytest.raises(EngineError, match="There is no answer from http"):
+    with pytest.raises(EngineError, match=r"There is no answer from http"):
         for one in engine.generate(requests((5,)), SAMPLING):
             got.append(one)
         for one in engine.generate(requests((DIE,)), SAMPLING):
@@ -119,14 +119,14 @@ def test_a_server_that_dies_midway_loses_nothing_that_was_reported(tmp_path, ser
 
 @pytest.mark.parametrize("api", ServerApi)
 def test_a_server_of_another_model_is_refused_with_both_names(tmp_path, serve, api):
-    with pytest.raises(UserError, match="serves other/model, and this run asks for /x/small-model"):
+    with pytest.raises(UserError, match=r"serves other/model, and this run asks for /x/small-model"):
         engine_at(tmp_path, serve("other/model"), api=api).start("/x/small-model", Tokenizer())
 
 
 def test_no_server_and_a_server_of_something_else_are_told_apart(tmp_path, serve):
-    with pytest.raises(EngineError, match="There is no answer from http://127.0.0.1:9"):
+    with pytest.raises(EngineError, match=r"There is no answer from http://127.0.0.1:9"):
         engine_at(tmp_path, "http://127.0.0.1:9").start(MODEL, Tokenizer())
-    with pytest.raises(EngineError, match="It begins: '<html>xxx"):
+    with pytest.raises(EngineError, match=r"It begins: '<html>xxx"):
         engine_at(tmp_path, serve(STUB_INFO="html")).start(MODEL, Tokenizer())
 
 
@@ -142,9 +142,9 @@ def test_the_openai_api_takes_tokens_where_it_can_and_text_elsewhere(tmp_path, s
 
 def test_one_of_several_served_models_must_be_named(tmp_path, serve):
     url = serve("one,two")
-    with pytest.raises(UserError, match="serves 2 models.*Name one of them: one, two"):
+    with pytest.raises(UserError, match=r"serves 2 models.*Name one of them: one, two"):
         engine_at(tmp_path, url, api=ServerApi.openai).start(MODEL, Tokenizer())
-    with pytest.raises(UserError, match="'tow' is not a known served model.*Did you mean two"):
+    with pytest.raises(UserError, match=r"'tow' is not a known served model.*Did you mean two"):
         engine_at(tmp_path, url, api=ServerApi.openai, model="tow").start(MODEL, Tokenizer())
     engine = engine_at(tmp_path, url, api=ServerApi.openai, model="two")
     assert engine.start(MODEL, Tokenizer()).settings["model"] == "two"

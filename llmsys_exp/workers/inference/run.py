@@ -121,7 +121,7 @@ def _key(job: Job, asked: Asked) -> dict[str, str]:
         "prompts": digest([(one.ids, one.max_new_tokens) for one in asked.requests]),
         "sampling": digest(asdict(asked.sampling), config.seed),
         "model": digest(named, model.revision, weights, drawn, config.training.dtype.name),
-        "engine": digest(config.inference.engine),
+        "engine": digest(config.inference.engine, config.inference.server.url, config.inference.server.model),
     }
 
 
