@@ -122,7 +122,7 @@ def make_model(job: Job) -> None:
 
     torch.manual_seed(job.seed)
     config = AutoConfig.for_model(shape.pop("model_type"), **shape)
-    dtype = torch.bfloat16 if job.device == "cuda" else torch.float32
+    dtype = getattr(torch, job.engine_dtype)
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(job.model_folder)
 
 

@@ -27,6 +27,7 @@ CPU_ARGUMENTS = {
     "max_running_requests": 32,
     "max_total_tokens": 8192,
     "chunked_prefill_size": 2048,
+    "schedule_policy": "lpm",
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
     "grammar_backend": "none",
@@ -81,6 +82,16 @@ class Job:
     def python(self) -> str:
         """Interpreter of the rivals."""
         return self.sglang_python if self.engine == "sglang" else sys.executable
+
+    @property
+    def dtype(self) -> str:
+        """Type of weights and compute, by the name that llmsys has for it."""
+        return "bf16" if self.device == "cuda" else "fp32"
+
+    @property
+    def engine_dtype(self) -> str:
+        """The same as torch, SGLang and transformers call it."""
+        return {"bf16": "bfloat16", "fp32": "float32"}[self.dtype]
 
     @property
     def sampling(self) -> dict[str, float]:

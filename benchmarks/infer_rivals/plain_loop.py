@@ -53,7 +53,8 @@ def start_sglang(job: Job) -> tuple[Answer, Callable[[], Any], Callable[[], Any]
     import sglang
 
     engine = sglang.Engine(model_path=str(job.model_folder), load_format="dummy", random_seed=job.seed,
-                           log_level="error", **sglang_names(job.arguments))  # fmt: skip
+                           log_level="error",
+        dtype=job.engine_dtype, **sglang_names(job.arguments))  # fmt: skip
 
     def answer(rows: list[dict[str, Any]]) -> int:
         settings = [
@@ -81,7 +82,7 @@ def start_transformers(job: Job) -> tuple[Answer, Callable[[], Any], Callable[[]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(job.model_folder, padding_side="left")
-    dtype = torch.bfloat16 if job.device == "cuda" else torch.float32
+    dtype = getattr(torch, job.engine_dtype)
     model = AutoModelForCausalLM.from_pretrained(job.model_folder, dtype=dtype).to(job.device)
     torch.manual_seed(job.seed)
 

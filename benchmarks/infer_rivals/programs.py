@@ -53,6 +53,7 @@ def overrides(job: Job) -> list[str]:
     hardware = "h200" if job.device == "cuda" else "cpu"
     return [
         *("name=infer_speed", f"seed={job.seed}", f"hardware={hardware}", "model=local", "data=alpaca"),
+        f"training.dtype={job.dtype}",
         *(f"model.path={job.model_folder}", f"model.id={job.model}", "data.train=null"),
         *(f"inference.engine={job.engine}", f"inference.prompts={job.prompts_file}"),
         # an order by prompts alone: a real run does not know how long its answers get
@@ -66,7 +67,7 @@ def overrides(job: Job) -> list[str]:
 def _transformers_overrides(job: Job) -> list[str]:
     threads = os.environ.get("OMP_NUM_THREADS", "1")  # as many as the rivals have
     env = f"+launcher.env.OMP_NUM_THREADS='{threads}'"
-    return [f"inference.batch_size={max(job.loop_batches)}", "training.dtype=fp32", env]
+    return [f"inference.batch_size={max(job.loop_batches)}", env]
 
 
 def _sglang_overrides(job: Job) -> list[str]:
@@ -99,7 +100,7 @@ def plain_loop(job: Job, number: int) -> Program:
     work = Path(job.work)
     result = work / f"loop{number}.json"
     command = [
-        sys.executable,
+        job.python,
         "-m",
         "benchmarks.infer_rivals.plain_loop",
         str(work / "job.json"),
@@ -118,7 +119,13 @@ def sglang_bench(job: Job, number: int) -> Program:
     """SGLang's offline benchmark on the same conversations; it warms up by itself before it measures."""
     result = Path(job.work) / f"bench{number}.jsonl"
     command = [job.python, "-m", offline_module(job.python), "--model-path", str(job.model_folder)]
-    command += ["--load-format", "dummy", "--random-seed", str(job.seed), *flags(job.arguments)]
+    command += [
+        "--load-format",
+        "dummy",
+        "--random-seed",
+        str(job.seed),
+        *flags({**job.arguments, "dtype": job.engine_dtype}),
+    ]
     command += ["--dataset-name", "sharegpt", "--dataset-path", str(job.conversations_file)]
     command += ["--num-prompts", str(job.prompts), "--seed", str(job.seed), "--result-filename", str(result)]
     command += ["--extra-request-body", json.dumps(job.sampling)]

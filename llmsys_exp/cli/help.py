@@ -70,7 +70,8 @@ _EXAMPLES = {
     "plan": """  llmsys plan experiment=quickstart
   llmsys plan model=llama3_1_8b hardware=rtx4090 method=qlora training.micro_batch=4
   llmsys plan -m model=qwen2_5_7b hardware=h100 zero=stage2,stage3 hardware.gpus_per_node=2,4,8
-  llmsys plan -m model=llama2_7b hardware=h100,l4 training.micro_batch=1,2,4,8 --plot map.png""",
+  llmsys plan -m model=llama2_7b hardware=h100,l4 training.micro_batch=1,2,4,8 --plot map.png
+  llmsys plan steps=[infer] inference=sglang model=qwen2_5_7b hardware=h200 hardware.gpus_per_node=2""",
     "train": """  llmsys train experiment=quickstart
   llmsys train experiment=quickstart debug=fast
   llmsys train data=alpaca data.train=rows.json model=local model.path=FOLDER steps=[train,export]""",

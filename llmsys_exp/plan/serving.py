@@ -207,13 +207,13 @@ def _transformers(config: Config, demand: Demand) -> ServingPlan:
     count = chosen if size == ALL else min(int(size), work.prompts)
     forecast = forecast_generation(replace(case, batch_size=max(1, count)))
     label, notes = forecast.label or NO_LIMIT, (*notes, *forecast.notes)
-    fix = None if forecast.fix is None else _fix_of_call(forecast.fix)
+    fix = None if forecast.fits in (None, True) else _fix_of_call(forecast.fix)
     return ServingPlan(settled, batch, work, forecast, label, forecast.cause, fix, notes=notes)
 
 
-def _fix_of_call(fix: str) -> str:
-    """The planner's change as overrides, where there is a setting for it."""
-    if "quantization" in fix or "input_tokens" in fix:
+def _fix_of_call(fix: str | None) -> str:
+    """The planner's change as overrides, where there is one and a setting for it."""
+    if fix is None or "quantization" in fix or "input_tokens" in fix:
         return "a larger GPU, a model that is stored quantised, or inference.engine=sglang over more GPUs"
     return in_settings(fix)
 

@@ -18,6 +18,7 @@ from planner.units import MIB, gib
 
 SGLANG, SGLANG_SERVER, TRANSFORMERS = "sglang", "sglang_server", "transformers"
 SORTING_SAMPLER = "pytorch"
+FP8_CAPABILITY = (8, 9)
 SETTING_OF = {
     "context_length": "inference.sglang.context_length",
     "max_running_requests": "inference.sglang.max_running_requests",
@@ -140,7 +141,6 @@ def card(config: Config, *, margin_gib: float = 0.0) -> dict[str, Any]:
 
 def in_settings(text: str) -> str:
     """Say with the names of settings what the planner says with the keys of its case."""
-    text = re.sub(r"\bkv_dtype=fp8\b", "kv_dtype=fp8_e5m2", text)
     keys = "|".join(SETTING_OF)
     return re.sub(rf"(?<![\w.])({keys})\b", lambda found: SETTING_OF[found[1]], text)
 
@@ -159,7 +159,12 @@ def fix_of(case: ServingCase, fix: str | None, *, fraction_given: bool, gpus: in
     ranks = re.search(r"\btp_size=(\d+)", fix)
     if ranks and int(ranks[1]) * case.dp_size > gpus:
         fix += f" hardware.gpus_per_node={int(ranks[1]) * case.dp_size}"
-    return in_settings(fix)
+    return in_settings(re.sub(r"\bkv_dtype=fp8\b", f"kv_dtype={fp8_cache(case)}", fix))
+
+
+def fp8_cache(case: ServingCase) -> str:
+    """The 8-bit type of the KV cache that suits a card: FlashAttention 3 takes e4m3 alone."""
+    return "fp8_e4m3" if (case.card.capability or (0, 0)) >= FP8_CAPABILITY else "fp8_e5m2"
 
 
 def _given(value: Any) -> Any:

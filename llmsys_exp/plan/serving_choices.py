@@ -10,7 +10,7 @@ from llmsys_exp.config.schema import AUTO, Config, SglangConfig
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Choice
-from llmsys_exp.plan.serving_case import Demand, in_settings
+from llmsys_exp.plan.serving_case import Demand, fp8_cache, in_settings
 from llmsys_exp.plan.serving_trials import (
     MOST_REQUESTS,
     MOST_REQUESTS_CPU,
@@ -135,7 +135,7 @@ def _reasons(config: Config, work: Work, chosen: Trial) -> dict[str, str]:
         "max_running_requests": _requests_reason(work, case),
         "chunked_prefill_size": _chunk_reason(case),
         "cuda_graph_max_bs": "there are no graphs on the CPU" if on_cpu else _graph_reason(case),
-        "kv_cache_dtype": f"the model's ({case.kv_dtype}); fp8_e5m2 halves it, and may change answers",
+        "kv_cache_dtype": f"the model's; {fp8_cache(case)} would halve it, and may change answers",
         "mem_fraction_static": _fraction_reason(config, chosen),
     }
 

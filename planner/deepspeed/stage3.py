@@ -210,14 +210,21 @@ class Stage3:
         self.bucket_elements = 0
 
     def _offload_gradients(self) -> None:
-        """`partition_grads`: each shard comes by the GPU for its norm (fp64) and its fp32 copy."""
+        """`partition_grads`: each shard comes by the GPU for its norm (fp64) and its fp32 copy.
+
+        On the way to NVMe the copies of a bucket wait for one another (`offload_fp32_gradients`) and are
+        written together.
+        """
         if self.case.offload_optimizer == "none":
             return
+        waiting: list[Buffer] = []
         for parameter in self.in_bucket:
             shard = self.arena.new(self._shard(parameter) * self.itemsize, GRADIENTS)
             scratch(self.arena, self._shard(parameter) * NORM_BYTES)
-            scratch(self.arena, self._shard(parameter) * FP32)
-            del shard
+            wide = self.arena.new(self._shard(parameter) * FP32, GRADIENTS)
+            if self.case.offload_optimizer == "nvme":
+                waiting.append(wide)
+            del shard, wide
 
     def end_backward(self, *, boundary: bool) -> None:
         """Reduce what is left; release what hooks left behind."""

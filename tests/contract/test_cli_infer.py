@@ -132,10 +132,10 @@ def test_a_sweep_keeps_one_worker_and_outlives_a_point_that_fails(llmsys: Llmsys
 
 
 def test_settings_apart_and_an_engine_that_needs_another_start(llmsys: Llmsys) -> None:
-    apart = ("inference.batch_size=2,4", "seed=1,2", "training.attention=sdpa,eager")
+    apart = ("inference.batch_size=2,4", "training.attention=sdpa,eager")
     assert llmsys.infer("-m", "--one-at-a-time", "name=apart", *apart) == 0, llmsys.told
     done = llmsys.results("apart")
-    assert len(done) == 4
+    assert len(done) == 3
     assert len({one["pid"] for one in done}) == 2  # another attention is another engine
     assert llmsys.infer("--one-at-a-time", "--cfg", "job") == 2
     assert "goes neither with --one-at-a-time" in llmsys.told

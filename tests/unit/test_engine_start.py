@@ -3,9 +3,11 @@
 import pytest
 from tiny_cases import ADAPTERS, LORA, NORM, TABLE, TOTAL, Start, case_of, play
 
+import planner
 from planner.deepspeed.bf16 import Bf16Stage1
 from planner.deepspeed.stage12 import Stage12
 from planner.training import make_engine
+from planner.units import GIB
 
 N = TOTAL
 BUCKET = 1000  # elements
@@ -181,3 +183,20 @@ def test_a_weight_cut_by_the_border_counts_with_its_part_in_the_norm():
     assert norms[:-1] == [p.numel for p in owned[:-1]]
     assert norms[-1] < owned[-1].numel
     assert sum(norms) == N // 4
+
+
+def test_gradients_on_the_way_to_nvme_wait_for_one_another_in_fp32():
+    """An H200 held 5.691 GiB at its peak (2026-11-30): 8 layers of Llama-3.2-1B, 2 x 512 tokens, stage 3."""
+    shape = {**planner.model_config("llama3_2_1b"), "num_hidden_layers": 8}
+    job = {
+        "hf_config": shape,
+        "method": "full",
+        "zero_stage": 3,
+        "micro_batch": 2,
+        "seq_len": 512,
+        "grad_accum": 2,
+    }
+    job |= {"gpu": "h200", "offload_optimizer": "nvme", "padded": False}
+    nvme = planner.predict(job).peak_allocated_bytes
+    assert nvme == pytest.approx(5.691 * GIB, rel=0.02)
+    assert nvme > planner.predict({**job, "offload_optimizer": "cpu"}).peak_allocated_bytes + 0.8 * GIB

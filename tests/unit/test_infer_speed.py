@@ -86,6 +86,13 @@ def test_sglangs_benchmark_gets_the_same_arguments_as_flags():
     assert found == ["--mem-fraction-static", "0.8", "--disable-prefill-cuda-graph"]
 
 
+def test_rivals_run_where_sglang_is():
+    """SGLang may have an interpreter of its own; without it, our own environment runs everything."""
+    command = programs.plain_loop(replace(JOB, sglang_python="/else/python"), 0).command
+    assert command[0] == "/else/python"
+    assert programs.plain_loop(replace(TINY, engine="transformers"), 0).command[0] == sys.executable
+
+
 def test_the_loop_takes_batch_after_batch_and_stops_at_its_limit():
     rows = [{"instruction": "a", "max_new_tokens": n} for n in (1, 2, 3)]
     batches: list[int] = []

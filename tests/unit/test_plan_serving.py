@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmsys_exp.cli import plan
+from llmsys_exp.cli.hydra_verb import Point, Request
+from llmsys_exp.cli.options import Options
+from llmsys_exp.cli.plan_sweep import Sweep
+from llmsys_exp.config.compose import compose_config
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK
+from llmsys_exp.report.console import Console
 
 SERVE = ["steps=[infer]", "inference=sglang"]
 
@@ -56,11 +61,17 @@ def test_training_and_serving_are_shown_one_after_the_other(capsys: pytest.Captu
     assert {"forecast", "verdict", "serving"} <= set(both)
 
 
-def test_a_sweep_puts_engines_into_one_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    sweep = ["-m", *SERVE, "model=qwen2_5_7b", "hardware=h200,l4", f"--csv={table}"]
-    assert plan.run(sweep) == EXIT_OK
-    text = capsys.readouterr().out
-    assert "requests" in text
-    assert "2 points" in text
-    assert len(table.read_text().splitlines()) == 3
+def test_a_sweep_puts_engines_into_one_table() -> None:
+    sweep = Sweep(Console.on(io.StringIO()), total=2, as_json=False)
+    config = compose_config([*SERVE, "model=qwen2_5_7b"])
+    for number, gpu in enumerate(("h200", "l4"), start=1):
+        config.hardware.gpu = gpu
+        overrides = (f"hardware={gpu}",)
+        assert sweep.plan_point(Request("plan", config, overrides, {}, Options(), in_sweep=True)) == EXIT_OK
+        sweep.end_point(Point(overrides, EXIT_OK), number)
+    large, small = sweep.rows
+    assert (large["verdict"], large["largest"]) == ("fits", "kv_pool")
+    assert large["extra"]["KV tokens"] > 10 * small["extra"]["KV tokens"]
+    assert small["budget_bytes"] - small["required_bytes"] == small["headroom_bytes"]
+    sweep.show()
+    assert "KV" in sweep._console.stream.getvalue()

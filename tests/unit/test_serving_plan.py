@@ -186,6 +186,20 @@ def test_too_large_a_model_is_told_with_the_gpus_that_hold_it(prompts: Path) -> 
     assert plan(prompts, model__entry="llama2_70b", hardware__gpu="h100", hardware__gpus_per_node=2).fits
 
 
+def test_an_8_bit_cache_is_offered_in_the_type_that_the_card_takes(prompts: Path) -> None:
+    """24 GB hold Llama 3.1 8B and some 40,000 tokens of a 16-bit cache."""
+    wanted = {
+        "model__entry": "llama3_1_8b",
+        "context_length": 60_000,
+        "inference__sampling__max_new_tokens": 55_000,
+    }
+    ada = plan(prompts, hardware__gpu="l4", **wanted)
+    ampere = plan(prompts, hardware__gpu="a10g", **wanted)
+    assert (ada.fits, ampere.fits) == (False, False)
+    assert str(ada.fix).startswith("inference.sglang.kv_cache_dtype=fp8_e4m3")
+    assert str(ampere.fix).startswith("inference.sglang.kv_cache_dtype=fp8_e5m2")
+
+
 REFUSED = {
     "volta": ({"hardware__gpu": "v100-16gb"}, "SGLang does not run on Tesla V100"),
     "turing": ({"hardware__gpu": "t4"}, "they begin at 8.0"),

@@ -51,6 +51,12 @@ def test_a_process_that_was_killed_says_so():
     assert error.kind == "killed" and "SIGKILL" in str(error)
 
 
+def test_a_process_that_sglang_ended_itself_names_what_failed():
+    printed = "Scheduler hit an exception: Traceback (most recent call last):\nAssertionError: no such row\n"
+    error = explain(printed, {}, what="SGLang ended while it answered", log=LOG, returncode=-9)
+    assert error.kind == "engine" and "AssertionError: no such row" in str(error)
+
+
 def test_what_no_rule_knows_points_to_the_log():
     error = explain(NOISE, {}, what="SGLang did not start", log=LOG, returncode=1)
     assert error.kind == "engine" and "log.txt" in str(error)

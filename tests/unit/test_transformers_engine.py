@@ -9,7 +9,7 @@ import pytest
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.workers.engines import transformers_engine as engines
 from llmsys_exp.workers.engines.base import Request
-from llmsys_exp.workers.generation import Sampling
+from llmsys_exp.workers.generation import Own, Sampling, _seeded_picks
 from llmsys_exp.workers.inference.slot import EngineSlot, in_calls
 
 SAMPLING = Sampling(max_new_tokens=3)
@@ -82,6 +82,21 @@ def test_what_continuous_batching_leaves_is_answered_in_padded_batches(engine, c
     engine.calls.clear()
     list(engine.generate(requests(3), SAMPLING))
     assert engine.calls == [3]
+
+
+def test_drawn_tokens_follow_the_distribution_and_each_its_own_seed():
+    import torch
+
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -50.0]])
+    sampling = Sampling(1, temperature=0.7, top_p=0.99, top_k=3)
+    own = [Own(seed, 1) for seed in range(4000)]
+    scores = logits.repeat(len(own), 1)
+    drawn = _seeded_picks(sampling, own, scores.device)(None, scores).argmax(-1)
+    expected = torch.softmax(logits[0, :3] / 0.7, -1)
+    assert (drawn.bincount(minlength=5)[:3] / len(own)).tolist() == pytest.approx(expected.tolist(), abs=0.02)
+    assert drawn.max() == 2
+    few = _seeded_picks(sampling, own[7:9], scores.device)(None, scores[:2]).argmax(-1)
+    assert few.tolist() == drawn[7:9].tolist()
 
 
 def test_one_call_gets_as_many_prompts_as_asked_or_all():

@@ -180,6 +180,8 @@ CAUSES = (
 )  # fmt: skip
 HARMLESS = re.compile(r"Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 """Lines that every start prints."""
+OWN_END = re.compile(r"SIGQUIT received|Received sigquit|hit an exception")
+"""SGLang's words when it ends its own processes because one of them failed."""
 _USERS = (CONFIG, MISSING, GPU, PORT)
 """Kinds that end with the code of a user's mistake."""
 
@@ -209,7 +211,7 @@ def explain(
         if found:
             values = {**_Unknown(settings), **_Unknown(found.groupdict())}
             return _error(cause, _Unknown(values))
-    if returncode is not None and returncode < 0 and not said:
+    if returncode is not None and returncode < 0 and not said and not OWN_END.search(text):
         return _killed(returncode, what)
     error = EngineError(what, where=str(log), why=_last_error(text) or said, do="Read the end of the log")
     return _as(error, OTHER)

@@ -24,6 +24,8 @@ AT_A_TIME = 256
 """Requests under way at a server whose size we do not know."""
 AHEAD = 2
 """Requests under way for each that is answered at a time: the server's queue never runs dry."""
+MOST_AT_A_TIME = 512
+"""Connections, within what a process may open."""
 POLL_S = 0.5
 
 
@@ -87,7 +89,8 @@ class SglangServerEngine:
     def _client_of(self, url: str) -> Client:
         at_a_time = AT_A_TIME
         if self._host is not None:
-            at_a_time = AHEAD * int(self._host.arguments.get("max_running_requests") or AT_A_TIME)
+            answered = int(self._host.arguments.get("max_running_requests") or AT_A_TIME)
+            at_a_time = min(MOST_AT_A_TIME, AHEAD * answered)
         return Client(
             url,
             timeout_s=self._server.request_timeout_s,
