@@ -23,6 +23,7 @@ def main() -> None:
 
     from llmsys_exp.workers.training.engine import end_gathering
 
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
     deepspeed.init_distributed("gloo")
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
     engine, *_ = deepspeed.initialize(

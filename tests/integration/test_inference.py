@@ -60,12 +60,20 @@ def asks(paths: RunPaths, name: str, text: str) -> None:
 def make_adapter(model: Path, folder: Path) -> None:
     """Write a LoRA adapter that changes the model's answers."""
     import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from safetensors.torch import save_file
 
     torch.manual_seed(1)
-    settings = LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(model), settings).save_pretrained(folder)
+    weights = {}
+    for layer in range(2):
+        for name, outputs in (("q_proj", 64), ("v_proj", 32)):
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{place}.lora_A.weight"] = torch.randn(4, 64)
+            weights[f"{place}.lora_B.weight"] = torch.randn(outputs, 4)
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8}
+    settings |= {"target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": str(model)}
+    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def kill_in_the_middle(paths: RunPaths) -> int:

@@ -13,6 +13,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.workers.engines.model_names import same_model
 from llmsys_exp.workers.engines.sglang_arguments import (
     adapter_of,
+    check_adapter,
     engine_arguments,
     environment,
     python_of,
@@ -83,6 +84,15 @@ def test_an_adapter_is_served_over_its_own_base_alone(tmp_path):
     file.write_text(json.dumps({"base_model_name_or_path": "owner/large-model"}))
     with pytest.raises(UserError, match="belongs to owner/large-model, and the base is owner/small-model"):
         engine_arguments(job, job.model_source)
+
+
+@pytest.mark.parametrize(
+    "more", [{"use_rslora": True}, {"rank_pattern": {"q": 2}}, {"bias": "all"}, {"peft_type": "VERA"}]
+)
+def test_an_adapter_that_sglang_would_serve_as_another_one_is_refused(tmp_path, more):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "owner/a", **more}))
+    with pytest.raises(UserError, match=r"cannot serve this adapter.*Merge the adapter first"):
+        check_adapter(tmp_path, base="/models/a", base_name="owner/a")
 
 
 def test_an_adapter_on_a_cpu_is_refused_before_anything_starts(tmp_path):

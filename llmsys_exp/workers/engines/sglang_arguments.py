@@ -35,6 +35,16 @@ CPU = {
     "disable_overlap_schedule": True,
 }
 """SGLang on a CPU without AMX; slow, and the same scheduler, cache and protocol."""
+IGNORED = (
+    "use_dora",
+    "use_rslora",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "trainable_token_indices",
+)
+"""Settings of an adapter that change its output. Source: SGLang 0.5.17, 0.5.23 `srt/lora/lora_config.py`
+and `lora.py`: the scale is lora_alpha / r throughout, and only DoRA is refused there."""
 _NOT_ARGUMENTS = ("python", "arguments", "start_timeout_s")
 
 
@@ -166,22 +176,32 @@ def _adapter_arguments(job: Job, source: str) -> dict[str, Any]:
 
 
 def check_adapter(folder: Path, *, base: str, base_name: str) -> None:
-    """Refuse an adapter that was trained on another base, by the name that it bears."""
+    """Refuse an adapter of another base, by the name that it bears, or that SGLang would serve wrongly."""
     file = folder / "adapter_config.json"
     try:
-        named = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        described = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("There is no adapter here", where=str(file), do="Give a folder of peft") from None
     except json.JSONDecodeError as error:
         raise UserError(
             "The adapter's description is not valid JSON", where=f"{file}:{error.lineno}"
         ) from None
+    named = described.get("base_model_name_or_path")
     if named and not any(same_model(named, one) for one in (base, base_name)):
         raise UserError(
             f"The adapter belongs to {named}, and the base is {base_name} ({base})",
             where=str(file),
             why="On another base its numbers mean nothing",
             do="Serve it with the model it was trained on: set model to that one",
+        )
+    ignored = [name for name in IGNORED if described.get(name)]
+    ignored += ["bias"] if described.get("bias", "none") != "none" else []
+    if described.get("peft_type", "LORA") != "LORA" or ignored:
+        raise UserError(
+            f"SGLang cannot serve this adapter: it has {', '.join(ignored) or described['peft_type']}",
+            where=str(file),
+            why="SGLang takes no notice of that, and its answers would be those of another model",
+            do="Merge the adapter first (llmsys export RUN) and serve the merged model",
         )
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.schema import PromptOrder, Weights
-from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.weight_files import fingerprint
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.workers import events
 from llmsys_exp.workers.data.records import DataError
 from llmsys_exp.workers.engines import check_engine
-from llmsys_exp.workers.engines.base import ABORT, Engine, Generation, Request
+from llmsys_exp.workers.engines.base import ABORT, Engine, EngineError, Generation, Request
 from llmsys_exp.workers.files import write_json
 from llmsys_exp.workers.generation import Sampling, end_token_ids
 from llmsys_exp.workers.inference.answers import Answer, Journal, digest, write_sample
@@ -191,7 +190,9 @@ class _Answering:
                 self._journal.add(self._record(one, time.monotonic() - began))
                 self._show(time.monotonic() - began)
             if missing:
-                raise UserError(f"The engine left {len(missing)} prompts without an answer", where="log.txt")
+                raise EngineError(
+                    f"The engine left {len(missing)} prompts without an answer", where="log.txt"
+                )
             self._show(time.monotonic() - began, now=True)
         return time.monotonic() - began
 
