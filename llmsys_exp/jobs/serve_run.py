@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import from_plain
-from llmsys_exp.config.schema import AUTO, Config, MethodKind, ModelKind, Step, Weights
+from llmsys_exp.config.schema import AUTO, Config, Dtype, MethodKind, ModelKind, Step, Weights
 from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.find import find_model
 from llmsys_exp.inputs.weight_files import fingerprint
@@ -150,6 +150,8 @@ def _reopened(config: Config, job: dict[str, Any]) -> Config:
             for section in sections:
                 node = getattr(node, section)
             setattr(node, name, AUTO)
+    if "training.dtype" in chosen:
+        config.training.dtype = Dtype.auto  # what suits the training's machine may not suit this one
     if job["resolved"].get("prompts_file"):
         config.inference.prompts = job["resolved"]["prompts_file"]
     config.steps, config.resume = [Step.infer], None

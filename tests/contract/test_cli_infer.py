@@ -14,7 +14,7 @@ import pytest
 
 from llmsys_exp.cli.main import run
 from llmsys_exp.config.plain import to_plain
-from llmsys_exp.config.schema import Config, MethodKind, Step
+from llmsys_exp.config.schema import Config, Dtype, MethodKind, Step
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.paths import RunPaths
 
@@ -22,6 +22,8 @@ from llmsys_exp.runs.paths import RunPaths
 FAKE_PYTHON = """#!{python}
 import json, os, sys
 if sys.argv[1] == "-c" or "llmsys_exp.workers.convert" in sys.argv:
+    if "metadata" in sys.argv[2]:
+        print('{{"sglang": "0.5.17"}}')
     sys.exit(0)
 say = lambda **event: print("@llmsys " + json.dumps(event), flush=True)
 engine = {{"key": None}}
@@ -67,7 +69,7 @@ class Llmsys:
         self.model = base / "model"
         self.model.mkdir()
         shape = {"model_type": "llama", "vocab_size": 400, "hidden_size": 64, "intermediate_size": 128}
-        shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256}
+        shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32768}
         write_json(self.model / "config.json", shape | {"architectures": ["LlamaForCausalLM"]})
         (self.model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
         self.said = self.told = ""
@@ -141,6 +143,16 @@ def test_settings_apart_and_an_engine_that_needs_another_start(llmsys: Llmsys) -
     assert "goes neither with --one-at-a-time" in llmsys.told
 
 
+def test_lengths_of_answers_share_the_start_of_the_longest(llmsys: Llmsys) -> None:
+    engine = ("inference.engine=sglang", f"inference.sglang.python={llmsys.fake}")
+    assert llmsys.infer("-m", "name=shared", *engine, "inference.sampling.max_new_tokens=600,9000") == 0
+    jobs = [read_json(one) for one in (llmsys.base / "out" / "shared").glob("*/job.json")]
+    contexts = {one["serving"]["arguments"]["context_length"] for one in jobs}
+    assert len({one["engine_key"] for one in jobs}) == len(contexts) == 1
+    assert contexts.pop() > 9000
+    assert sorted(one["time_s"]["load"] for one in llmsys.results("shared")) == [0.0, 2.0]
+
+
 def test_a_point_that_cannot_start_is_told_before_any_other(llmsys: Llmsys) -> None:
     assert llmsys.infer("-m", "name=some", "hardware.nodes=1,2") == 2
     assert "point 2 not started" in llmsys.told
@@ -171,9 +183,13 @@ def trained(llmsys: Llmsys, **files: Any) -> RunPaths:
     config.method.kind, config.data.template = MethodKind.lora, "chatml"
     config.data.name, config.data.train = "rows", "rows.json"
     config.inference.batch_size = 16
-    chosen = {"key": "inference.batch_size", "value": 16, "reason": "as it was", "given": False}
+    config.training.dtype = Dtype.bf16
+    chosen = [
+        {"key": key, "value": value, "reason": "as it was", "given": False}
+        for key, value in (("inference.batch_size", 16), ("training.dtype", "bf16"))
+    ]
     resolved = {"model_folder": str(llmsys.model), "prompts_file": str(llmsys.prompts)}
-    content = {"config": to_plain(config), "plan": {"choices": [chosen]}, "resolved": resolved}
+    content = {"config": to_plain(config), "plan": {"choices": chosen}, "resolved": resolved}
     for folder in (paths.results, paths.adapter):
         folder.mkdir(parents=True)
     write_json(paths.job, {"schema_version": 1} | content)
@@ -192,7 +208,8 @@ def test_a_run_is_served_with_its_adapter_and_its_own_settings(llmsys: Llmsys) -
     resolved, config = content["resolved"], content["config"]
     assert (resolved["adapter_folder"], resolved["model_folder"]) == (str(paths.adapter), str(llmsys.model))
     assert (config["data"]["template"], config["inference"]["sampling"]["top_k"]) == ("chatml", 7)
-    assert config["inference"]["batch_size"] == 2  # chosen anew: all prompts of the file
+    # chosen anew for this machine: all prompts of the file, and what a CPU computes in
+    assert (config["inference"]["batch_size"], config["training"]["dtype"]) == (2, "fp32")
     (paths.merged).mkdir()
     for file in llmsys.model.iterdir():
         (paths.merged / file.name).write_bytes(file.read_bytes())

@@ -38,7 +38,7 @@ def main() -> None:
     def by_status(status: Any) -> int:
         return sum(one.ds_status is status for one in model.parameters())
 
-    for _ in range(2):  # DeepSpeed fetches ahead once it has seen a whole step
+    for _ in range(3):  # DeepSpeed notes the order of a step, checks it in the next, then fetches ahead
         step()
     with torch.no_grad():
         model(input_ids=ids)

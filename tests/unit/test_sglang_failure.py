@@ -35,6 +35,7 @@ NOISE = "Ignore import error when loading sglang.srt.models.x: No module named '
         ("RuntimeError: Cannot find any model weights with `/m`", "config", "no weights in /m"),
         ("ValueError: Prefill out of memory. Try to lower your batch size.", "oom_gpu", "max_running_requests"),
         ("RuntimeError: No CUDA GPUs are available", "gpu", "sees no GPU"),
+        ("Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT", "killed", "scheduler_0"),
         ("ZeroDivisionError: division by zero", "engine", "division by zero"),
     ],
 )  # fmt: skip

@@ -177,7 +177,14 @@ CAUSES = (
         "",
         "Lower inference.sglang.tp_size or dp_size",
     ),
-)  # fmt: skip
+    Cause(
+        r"Subprocess (?P<name>\w+) \(pid=\d+\) crashed with exit code -9",
+        KILLED,
+        "SGLang ended: its process {name} was killed (signal 9)",
+        "Often the machine ran out of main memory",
+        "Answers that were there are kept: start again to go on",
+    ),
+)
 HARMLESS = re.compile(r"Ignore import error|UserWarning|FutureWarning|DeprecationWarning")
 """Lines that every start prints."""
 OWN_END = re.compile(r"SIGQUIT received|Received sigquit|hit an exception")
