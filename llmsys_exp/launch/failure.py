@@ -105,7 +105,8 @@ def failure_of_event(error: Mapping[str, Any], *, otherwise: Failure) -> Failure
     kind, text = str(error.get("kind", OTHER)), str(error.get("text", otherwise.what))
     if kind == BUG and otherwise.kind != OTHER:
         return otherwise
-    return Failure(kind, text, _DO.get(kind, otherwise.do if kind == BUG else ""))
+    advice = "" if error.get("advised") else _DO.get(kind, otherwise.do if kind == BUG else "")
+    return Failure(kind, text, advice)
 
 
 def kernel_kills() -> int:

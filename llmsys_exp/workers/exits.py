@@ -51,7 +51,8 @@ def run_and_exit(work: Callable[[], None]) -> NoReturn:
 def tell(error: Exception) -> int:
     """Say what went wrong in an event, with a traceback in the log where it is a bug; return the code."""
     if isinstance(error, UserError):
-        events.error(getattr(error, "kind", "user"), str(error), code=error.exit_code)
+        advised = {"advised": True} if getattr(error, "do", "") else {}
+        events.error(getattr(error, "kind", "user"), str(error), code=error.exit_code, **advised)
         return error.exit_code
     if isinstance(error, ModuleNotFoundError):
         return _report_missing_package(error)

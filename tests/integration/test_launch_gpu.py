@@ -83,3 +83,13 @@ def test_memory_that_runs_out_is_explained_and_a_smaller_batch_gets_through(mode
     assert training["micro_batch"] < 32 and training["micro_batch"] * training["grad_accum"] == 32
     reserved = manifest["measured"]["rows"][1]["measured_bytes"]
     assert reserved <= first["failure"]["limit_bytes"]
+
+
+def test_what_an_evaluation_began_to_gather_does_not_stop_saving(model, tmp_path) -> None:
+    rows_file = f"data.heldout={model}/rows.json"
+    manifest = train(
+        *(model, tmp_path, "zero=stage3", "zero.stage3_param_persistence_threshold=1000", rows_file),
+        *("training.evaluate=true", "training.evaluate_every=4", "training.micro_batch=2", "data.score=none"),
+    )
+    assert manifest["results"]["train"]["evaluation"]["after"]["loss"] > 0
+    assert list(tmp_path.glob("*/*/merged/*.safetensors"))

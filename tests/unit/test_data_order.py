@@ -25,7 +25,9 @@ def test_ranks_split_each_step_without_overlap():
     one = order(count=100)
     for step in range(5):
         shares = [list(chain(*one.micro_batches(one.step(step), rank=rank))) for rank in range(2)]
-        assert all(len(batch) == 2 for rank in range(2) for batch in one.micro_batches(one.step(step), rank=rank))
+        assert all(
+            len(batch) == 2 for rank in range(2) for batch in one.micro_batches(one.step(step), rank=rank)
+        )
         assert sorted(chain(*shares)) == sorted(one.step(step))
         assert not set(shares[0]) & set(shares[1])
 
