@@ -70,6 +70,8 @@ def test_answers_come_as_they_finish_and_nothing_is_left(engine):
     assert by_index[3].finish == "abort" and "longer than the model's context" in by_index[3].error
     assert (by_index[4].finish, by_index[4].error) == ("abort", "Out of room")
     assert engine.counters()["retractions"] == 8  # of four requests
+    engine.forget()
+    assert (engine.counters()["retractions"], engine.counters()["cache_hit_rate"]) == (0, 0)
     assert len(left_of(engine._host.process.pid)) == 2
     engine.stop()
     assert left_of(engine._host.process.pid) == []

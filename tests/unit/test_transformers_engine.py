@@ -121,6 +121,9 @@ class Fake:
         self.log.append([(one.ids, one.limit(sampling)) for one in some])
         return iter(())
 
+    def forget(self):
+        self.log.append("forget")
+
     def stop(self):
         self.log.append("stop")
 
@@ -157,13 +160,13 @@ WARM_UP = [((1,) * 8, 2)]
 def test_an_engine_is_kept_while_its_start_would_be_the_same(take, other, stays):
     assert take(job("k"))[0] == ["start", WARM_UP]
     done, found = take(other)
-    assert done == ([] if stays else ["stop", "start", WARM_UP])
+    assert done == (["forget"] if stays else ["stop", "start", WARM_UP])
     assert (found.load_s == found.warm_up_s == 0) == stays
 
 
 def test_runs_without_a_key_share_no_engine(take):
     take(job(""))
-    assert take(job(""))[0] == []
+    assert take(job(""))[0] == ["forget"]
     assert take(job("", "b"))[0] == ["stop", "start", WARM_UP]
 
 

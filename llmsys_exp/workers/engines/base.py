@@ -110,6 +110,13 @@ class Engine(Protocol):
         """Return running totals and gauges of the engine; empty where it has none."""
         ...
 
+    def forget(self) -> None:
+        """Drop cached prefixes and totals of earlier runs, so that the next one starts as after `start`.
+
+        A server that is not ours keeps both: others use it.
+        """
+        ...
+
     def stop(self) -> None:
         """Let go of everything and leave no process behind. May be called twice."""
         ...

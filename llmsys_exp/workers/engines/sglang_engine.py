@@ -145,6 +145,13 @@ class SglangEngine:
             raise self._host.failed(DIED, got)
         return got["counters"]
 
+    def forget(self) -> None:
+        """Empty the prefix cache and begin to count anew."""
+        self._host.process.send(op="forget")
+        got = self._host.process.receive()
+        if got is None or got["event"] != "forgotten":
+            raise self._host.failed(DIED, got)
+
     def stop(self) -> None:
         """End SGLang and every process of it."""
         self._host.stop()

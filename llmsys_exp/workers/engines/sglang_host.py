@@ -7,7 +7,7 @@ a pipe of their own. The process leads a session: when the other side of the pip
 
 In:  {"op": "start", "serve": false, "arguments": {...}, "further": {...}, "warm_up": [PROMPTS, TOKENS, NEW]}
      {"op": "generate", "sampling": {...}, "adapter": null, "seeded": false,
-      "requests": [[INDEX, [IDS], NEW, SEED], ...]}   {"op": "counters"}   {"op": "stop"}
+      "requests": [[INDEX, [IDS], NEW, SEED], ...]}   {"op": "counters"}   {"op": "forget"}   {"op": "stop"}
 Out: {"event": "started", ...}   {"event": "refused", "what": ..., "where": ..., "why": ..., "do": ...}
      {"event": "failed", "error": ...}   {"event": "answer", ...}   {"event": "done"}
      {"event": "counters", ...}
@@ -288,6 +288,12 @@ class Host:
             "counters", counters={**self._totals, "cache_hit_rate": share, "last_gen_tokens_per_s": speed}
         )
 
+    def forget(self, order: dict[str, Any]) -> None:
+        """Empty the prefix cache and begin to count anew."""
+        self._engine.flush_cache()
+        self._totals = dict.fromkeys(self._totals, 0)
+        self._line.tell("forgotten")
+
     def stop(self) -> None:
         """Let SGLang end its processes."""
         if self._engine is not None:
@@ -360,14 +366,13 @@ def main() -> None:
     """Do what the line says until it says stop."""
     line = Line(int(sys.argv[1]), int(sys.argv[2]))
     host = Host(line)
+    known = {one.__name__: one for one in (host.start, host.generate, host.counters, host.forget)}
     while (order := line.orders.get())["op"] != "stop":
         try:
             if order["op"] == "start" and order["serve"]:
                 serve(order)
             else:
-                {"start": host.start, "generate": host.generate, "counters": host.counters}[order["op"]](
-                    order
-                )
+                known[order["op"]](order)
         except Refused as error:
             line.tell("refused", **error.told)
         except BaseException as error:

@@ -74,6 +74,11 @@ class SglangServerEngine:
         states = [one for one in info.get("internal_states") or [] if isinstance(one, dict)]
         return {"last_gen_tokens_per_s": sum(float(one.get("last_gen_throughput") or 0) for one in states)}
 
+    def forget(self) -> None:
+        """Empty the prefix cache of a server of our own."""
+        if self._host is not None:
+            self._ready()[0].is_there("/flush_cache")
+
     def stop(self) -> None:
         """End a server of our own; leave another one alone."""
         if self._host is not None:

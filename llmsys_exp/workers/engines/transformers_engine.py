@@ -86,6 +86,10 @@ class TransformersEngine:
         more = self._continuous.counters if self._continuous is not None else {}
         return {**{name: value for name, value in self._totals.items() if value}, **more}
 
+    def forget(self) -> None:
+        """Begin to count anew; `generate` keeps no cache from one call to the next."""
+        self._totals = dict.fromkeys(self._totals, 0)
+
     def stop(self) -> None:
         """Drop the model and the memory that it holds."""
         if self._continuous is not None:

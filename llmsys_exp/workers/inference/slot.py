@@ -49,6 +49,7 @@ class EngineSlot:
         is_continuous = settings.engine == "transformers" and settings.batch_size == ALL
         key = (job.engine_key or str(job.paths.folder), is_continuous)
         if self._running is not None and key == self._key:
+            self._running.engine.forget()
             return replace(self._running, load_s=0.0, warm_up_s=0.0)
         self.close()
         events.phase("load model" if job.config.inference.engine == "transformers" else "start engine")
