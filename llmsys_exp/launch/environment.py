@@ -70,11 +70,10 @@ def require_engine(step: str, python: str) -> None:
     if not missing:
         return
     pip = "pip" if python == sys.executable else f"{python} -m pip"
-    extra = "gptq" if missing == ["gptqmodel"] else "train,gptq" if "gptqmodel" in missing else "train"
     raise UserError(
         f"The step {step!r} needs {', '.join(missing)}, which this environment lacks",
         where=python,
-        do=f"Install the extra:  {pip} install 'llmsys-exp[{extra}]'",
+        do=f"Install the extra:  {pip} install 'llmsys-exp[{extra_of(missing)}]'",
     )
 
 
@@ -106,6 +105,13 @@ def sglang_interpreter(config: Config, python: str) -> str | None:
             "inference.engine=transformers runs anywhere",
         )
     return python
+
+
+def extra_of(missing: Sequence[str]) -> str:
+    """Return the extra of our package that brings the missing packages of a step."""
+    if list(missing) == ["gptqmodel"]:
+        return "gptq"
+    return "train,gptq" if "gptqmodel" in missing else "train"
 
 
 def require_mirrors(config: Config, python: str) -> None:
