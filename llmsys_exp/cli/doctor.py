@@ -12,7 +12,7 @@ from typing import Any
 
 from llmsys_exp.cli.options import no_more_arguments, split_options
 from llmsys_exp.errors import EXIT_OK
-from llmsys_exp.launch.environment import ENGINE_PACKAGES, extra_of, missing_packages
+from llmsys_exp.launch.interpreter import ENGINE_PACKAGES, extra_of, missing_packages
 from llmsys_exp.report.console import Console, gib
 from llmsys_exp.runs.manifest import machine, package_versions
 

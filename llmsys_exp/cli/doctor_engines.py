@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.launch.environment import ENGINE_PACKAGES, missing_packages
+from llmsys_exp.launch.interpreter import ENGINE_PACKAGES, missing_packages
 from llmsys_exp.launch.sglang import versions_in
 from llmsys_exp.launch.sglang_ready import reasons_against
 
@@ -39,7 +39,7 @@ def _pythons(overrides: Sequence[str]) -> tuple[str, str]:
     if not overrides:
         return sys.executable, sys.executable
     from llmsys_exp.config.compose import compose_config
-    from llmsys_exp.launch.environment import interpreter
+    from llmsys_exp.launch.interpreter import interpreter
     from llmsys_exp.launch.sglang import chosen_python
 
     config = compose_config(list(overrides))

@@ -9,7 +9,8 @@ from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import ModelKind
 from llmsys_exp.errors import UserError, closest
 from llmsys_exp.jobs.shown import run_shown
-from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
+from llmsys_exp.launch.environment import worker_env
+from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import Checkpoint, list_checkpoints, loss_there, shown_steps

@@ -16,7 +16,8 @@ from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.jobs.quantize_gate import check_quantize
 from llmsys_exp.jobs.shown import run_shown
-from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
+from llmsys_exp.launch.environment import worker_env
+from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import newest_whole

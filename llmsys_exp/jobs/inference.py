@@ -22,8 +22,9 @@ from llmsys_exp.jobs.job import Run
 from llmsys_exp.jobs.serving import Served, check_gate, check_place, settle_serving
 from llmsys_exp.jobs.shown import run_shown
 from llmsys_exp.jobs.warm import Engines
-from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
+from llmsys_exp.launch.environment import worker_env
 from llmsys_exp.launch.gpus import VISIBLE
+from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.launch.place import find_place
 from llmsys_exp.plan import Choice
 from llmsys_exp.plan.case_mlp import check_mlp_steps

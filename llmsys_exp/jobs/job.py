@@ -25,19 +25,12 @@ from llmsys_exp.launch import Launcher, TrainJob, get_launcher
 from llmsys_exp.launch.base import TRAIN_MODULE
 from llmsys_exp.launch.deepspeed import ENV_FILE
 from llmsys_exp.launch.ds_config import ds_config
-from llmsys_exp.launch.environment import (
-    free_port,
-    interpreter,
-    is_free,
-    require_engine,
-    require_mirrors,
-    variables_for_others,
-    worker_env,
-    worker_variables,
-)
+from llmsys_exp.launch.environment import variables_for_others, worker_env, worker_variables
 from llmsys_exp.launch.gpus import VISIBLE
+from llmsys_exp.launch.interpreter import interpreter, require_engine, require_mirrors
 from llmsys_exp.launch.nvme import keep_apart, require_nvme, swap_folder
 from llmsys_exp.launch.place import choose_launcher, find_place
+from llmsys_exp.launch.ports import free_port, is_free
 from llmsys_exp.plan import Choice, Plan
 from llmsys_exp.runs import record
 from llmsys_exp.runs.files import write_json

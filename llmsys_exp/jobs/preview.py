@@ -13,7 +13,8 @@ from llmsys_exp.errors import JobError
 from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.inputs.find import Inputs, conversion, find_inputs
 from llmsys_exp.jobs.shown import run_shown
-from llmsys_exp.launch.environment import interpreter, require_engine, worker_env
+from llmsys_exp.launch.environment import worker_env
+from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.plan.checks import check_settings
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.preview_text import show_preview

@@ -14,7 +14,8 @@ from llmsys_exp.config.schema import Config, GatePolicy, Weights
 from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.inputs.weight_files import fingerprint
-from llmsys_exp.launch.environment import is_free, sglang_interpreter
+from llmsys_exp.launch.interpreter import sglang_interpreter
+from llmsys_exp.launch.ports import is_free
 from llmsys_exp.launch.sglang import sglang_version
 from llmsys_exp.plan import Choice
 from llmsys_exp.plan.serving import ServingPlan, serving_plan

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
-from llmsys_exp.launch.environment import free_port, is_free
 from llmsys_exp.launch.gpus import as_indices, installed_cards, machine_has_gpus, pick_gpus
 from llmsys_exp.launch.nodes import HOSTFILE, LOCALHOST, Nodes, find_nodes, is_this_machine
+from llmsys_exp.launch.ports import free_port, is_free
 
 
 @dataclass(frozen=True)

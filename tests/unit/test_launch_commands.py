@@ -12,14 +12,9 @@ from llmsys_exp.config.schema import Config, Device, Dtype, Optimizer
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch import LAUNCHERS, TrainJob, get_launcher
 from llmsys_exp.launch.ds_config import ds_config
-from llmsys_exp.launch.environment import (
-    free_port,
-    interpreter,
-    missing_packages,
-    require_engine,
-    worker_env,
-    worker_variables,
-)
+from llmsys_exp.launch.environment import worker_env, worker_variables
+from llmsys_exp.launch.interpreter import interpreter, missing_packages, require_engine
+from llmsys_exp.launch.ports import free_port
 
 
 def job(ranks: int = 2) -> TrainJob:
@@ -105,7 +100,7 @@ def test_missing_packages_are_found_here_and_elsewhere() -> None:
 
 
 def test_a_missing_engine_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmsys_exp.launch.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("llmsys_exp.launch.interpreter.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs torch, .*pip install 'llmsys-exp\[train\]'"):
         require_engine("train", sys.executable)
 

@@ -15,10 +15,11 @@ import pytest
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch import TrainJob, get_launcher, over_ssh
-from llmsys_exp.launch.environment import free_port, is_free, worker_variables
+from llmsys_exp.launch.environment import worker_variables
 from llmsys_exp.launch.gpus import Card, as_indices, parse_listing, pick_gpus, visible_entries
 from llmsys_exp.launch.nodes import Nodes, expand_nodelist, find_nodes, read_hostfile
 from llmsys_exp.launch.place import choose_launcher, find_place
+from llmsys_exp.launch.ports import free_port, is_free
 
 FOUR = [Card(index, f"GPU-{index}{index}{index}{index}") for index in range(4)]
 SLICED = [Card(0, "GPU-0000"), Card(0, "MIG-aaaa"), Card(0, "MIG-bbbb"), Card(1, "GPU-1111")]

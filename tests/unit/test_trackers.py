@@ -13,7 +13,7 @@ import pytest
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import Config, Mirror
 from llmsys_exp.errors import UserError
-from llmsys_exp.launch.environment import require_mirrors
+from llmsys_exp.launch.interpreter import require_mirrors
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.workers.job import Job, Resolved
 from llmsys_exp.workers.training.speed import SpeedMeter
@@ -98,7 +98,7 @@ def test_a_mirror_that_cannot_be_opened_does_not_stop_training(tmp_path, monkeyp
 
 @pytest.mark.parametrize("mirror", list(Mirror))
 def test_a_missing_package_is_named_with_its_extra(mirror: Mirror, monkeypatch) -> None:
-    monkeypatch.setattr("llmsys_exp.launch.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("llmsys_exp.launch.interpreter.find_spec", lambda name: None)
     config = Config()
     require_mirrors(config, sys.executable)
     config.tracking.mirrors = [mirror]
