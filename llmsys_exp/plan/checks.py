@@ -165,7 +165,7 @@ def _cpu_problems(config: Config) -> list[UserError]:
                 do="Set hardware.host_memory_gib to what the ranks may share",
             )
         )
-    if config.method.kind is MethodKind.qlora:
+    if config.method.kind is MethodKind.qlora and config.method.quantization.kind == "bnb":
         problems.append(UserError("method.kind=qlora needs a GPU", why="bitsandbytes quantises on the GPU"))
     if config.training.dtype is Dtype.fp16:
         problems.append(

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.schema import Scheduler, TrainingConfig
 from llmsys_exp.errors import UserError
+from llmsys_exp.plan.checks import check_settings
 from llmsys_exp.workers.convert import STAMP, find_gguf, is_converted
 from llmsys_exp.workers.files import whole_folder, write_json
+from llmsys_exp.workers.methods.adapters import _packed_linears
 from llmsys_exp.workers.scores import check_score, exact_match, field_f1, mean_score
 from llmsys_exp.workers.training.schedule import learning_rate_factor
 
@@ -151,3 +155,17 @@ def test_what_workers_save_with_brings_no_planning_and_no_hydra():
     script += " or one.startswith('llmsys_exp.plan')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["planner", "planner.units"]  # how large a GiB is, and nothing else of it
+
+
+def test_the_matrices_of_a_gptq_base_are_known_by_their_packed_weights():
+    packed, plain = SimpleNamespace(qweight=1), SimpleNamespace(weight=1)
+    named = [("", plain), ("layers.0.q_proj", packed), ("layers.0.norm", plain), ("layers.1.q_proj", packed)]
+    assert _packed_linears(SimpleNamespace(named_modules=lambda: named)) == ["q_proj"]
+    assert _packed_linears(SimpleNamespace(named_modules=lambda: named[:1])) == []
+
+
+def test_bitsandbytes_needs_a_gpu_and_a_gptq_base_does_not():
+    cpu = ["method=qlora", "hardware=cpu", "zero=stage0", "offload=none"]
+    with pytest.raises(UserError, match="qlora needs a GPU"):
+        check_settings(compose_config(cpu))
+    check_settings(compose_config([*cpu, "method.quantization.kind=gptq"]))

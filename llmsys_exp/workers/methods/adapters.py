@@ -49,7 +49,9 @@ def _new_adapters(model: Any, settings: LoraConfig, *, in_fp32: bool) -> Any:
     from peft import get_peft_model
 
     targets = settings.targets
-    if targets != "all-linear":
+    if targets == "all-linear":
+        targets = _packed_linears(model) or targets
+    else:
         _check_names(model, [targets] if isinstance(targets, str) else targets, "method.lora.targets")
     _check_names(model, settings.modules_to_save, "method.lora.modules_to_save")
     adapter = PeftConfig(
@@ -63,6 +65,12 @@ def _new_adapters(model: Any, settings: LoraConfig, *, in_fp32: bool) -> Any:
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, adapter, autocast_adapter_dtype=in_fp32)
+
+
+def _packed_linears(model: Any) -> list[str]:
+    """Name the matrices of a GPTQ base: they are no `nn.Linear`, which is all that peft looks for."""
+    found = {name.rpartition(".")[2] for name, one in model.named_modules() if hasattr(one, "qweight")}
+    return sorted(found)
 
 
 def _check_names(model: Any, wanted: Iterable[str], where: str) -> None:

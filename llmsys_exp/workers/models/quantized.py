@@ -51,11 +51,12 @@ def bnb_config(settings: QuantizationConfig, compute: Any) -> Any:
 
 
 def check_packages(kind: str) -> None:
-    """Refuse a quantised base where a CUDA device or a package is missing."""
+    """Refuse a quantised base where a package is missing, or the CUDA device that bitsandbytes needs."""
     import torch
 
     lacks = [f"the package {name}" for name in NEEDS[kind] if importlib.util.find_spec(name) is None]
-    if not torch.cuda.is_available():
+    # gptqmodel has a kernel for every device; bitsandbytes packs on the GPU
+    if kind != GPTQ and not torch.cuda.is_available():
         lacks.insert(0, "a CUDA device")
     if lacks:
         packages = "llmsys-exp[quant]" if kind == "bnb" else " ".join(NEEDS[kind])
@@ -84,7 +85,7 @@ def _check_gptq_folder(job: Job) -> None:
             "The model is not quantised with GPTQ",
             where=f"method.quantization.kind=gptq, {job.model_source}",
             why=f"Its config.json says quant_method {found}" if found else "Its config.json names no method",
-            do="Give model.path a GPTQ folder (llmsys quantize writes one), or use kind=bnb",
+            do="Give model.path a GPTQ folder (the step `quantize` writes one), or use kind=bnb",
         )
 
 
