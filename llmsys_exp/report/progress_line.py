@@ -12,7 +12,7 @@ from llmsys_exp.report.console import duration
 FIXED_KEYS = ("event", "name", "done", "total", "unit")
 MEMORY_KEYS = ("peak_gib", "planned_gib")
 WIDEST_BAR, NARROWEST_BAR = 24, 6
-TEN_THOUSAND = 10_000
+TEN, TEN_THOUSAND = 10, 10_000
 FULL, EMPTY = "━", "─"
 _IMPORTANCE = {
     "loss": 9,
@@ -101,7 +101,7 @@ def _memory(peak: float, event: Event) -> tuple[str, str]:
 
 
 def _speed(value: float, _event: Event) -> tuple[str, str]:
-    number = f"{value / 1000:.1f}k" if value >= TEN_THOUSAND else f"{value:,.0f}"
+    number = f"{value / 1000:.1f}k" if value >= TEN_THOUSAND else f"{value:,.{0 if value >= TEN else 1}f}"
     return f"{number} tokens/s", f"{number} tok/s"
 
 
