@@ -12,7 +12,15 @@ LATE = "p99"
 
 def show_inference(console: Console, infer: Mapping[str, Any]) -> None:
     """Write what the engine did: work, speed, latency, cache, memory."""
-    rows = [_work(infer), _speed(infer), *_latencies(infer), _cache(infer), _kv(infer), *_trouble(infer)]
+    rows = [
+        _work(infer),
+        _speed(infer),
+        *_latencies(infer),
+        _cache(infer),
+        _kv(infer),
+        _compared(infer),
+        *_trouble(infer),
+    ]
     console.title(f"Engine: {' '.join(filter(None, (infer.get('engine'), infer.get('engine_version'))))}")
     console.table([row for row in rows if row])
 
@@ -62,6 +70,19 @@ def _kv(infer: Mapping[str, Any]) -> list[str] | None:
         off = tokens["engine"] / tokens["planned"] - 1
         text += f"; planned {tokens['planned']:,}, off by {100 * off:+.2f} %"
     return ["KV pool", text]
+
+
+def _compared(infer: Mapping[str, Any]) -> list[str] | None:
+    found = infer.get("compare")
+    if not found:
+        return None
+    text = f"{found['equal']} of {found['prompts']} greedy answers are those of transformers"
+    if found["differences"]:
+        parted = ", ".join(
+            f"prompt {one['index'] + 1} at token {one['token'] + 1}" for one in found["differences"]
+        )
+        text += f"; parted: {parted}"
+    return ["compared", text]
 
 
 def _trouble(infer: Mapping[str, Any]) -> list[list[str]]:
