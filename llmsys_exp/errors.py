@@ -24,6 +24,8 @@ class UserError(Exception):
     """Something the user can mend: printed as one short paragraph, without a traceback."""
 
     exit_code = EXIT_USER
+    kind = "config"
+    """Kind of failure, as the ledger of a sweep tells it."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", do: str = "") -> None:
         self.what, self.where, self.why, self.do = what, where, why, do
@@ -58,6 +60,7 @@ class DoesNotFit(UserError):
     """The plan says that the job would run out of memory, and the gate says not to start it."""
 
     exit_code = EXIT_DOES_NOT_FIT
+    kind = "does_not_fit"
 
 
 class JobError(UserError):

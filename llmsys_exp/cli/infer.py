@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.cli.hydra_verb import run_verb
 from llmsys_exp.cli.options import Options, split_options
@@ -83,30 +84,60 @@ def _sweep(options: Options, rest: Sequence[str]) -> int:
         if point.error is not None:
             said = " ".join(point.overrides)
             sys.stderr.write(f"point {point.number} not started ({said}): {point.error}\n")
+    table = _Table(points)
     try:
-        run_points(points, console)
+        run_points(points, console, on_complete=table.keep)
     finally:
-        _end_sweep(points, console, as_json=options.json)
+        _end_sweep(points, table, console, as_json=options.json)
     return _exit_code(points)
 
 
-def _end_sweep(points: Sequence[SweepPoint], console: Console, *, as_json: bool) -> None:
-    """Show and write what is done: whatever stopped the rest, it has been waited for."""
-    from llmsys_exp.jobs.infer_sweep import COMPLETE, sweep_parent
-    from llmsys_exp.report.infer_rows import sweep_row
-    from llmsys_exp.report.infer_sweep import show_sweep, write_sweep
-    from llmsys_exp.runs.folder import create_sweep_folder
+class _Table:
+    """The folder of a sweep, made when a point is first complete: a sweep that is killed leaves its table."""
 
-    rows = [sweep_row(point) for point in points]
+    def __init__(self, points: Sequence[SweepPoint]) -> None:
+        from llmsys_exp.jobs.infer_sweep import sweep_parent
+
+        self._points = points
+        self._outputs, self.name = sweep_parent(points)
+        self._folder: Path | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each point, as it stands."""
+        from llmsys_exp.report.infer_rows import sweep_row
+
+        return [sweep_row(point) for point in self._points]
+
+    def folder(self) -> Path:
+        """Return the folder; raises UserError where none can be made."""
+        from llmsys_exp.runs.folder import create_sweep_folder
+
+        if self._folder is None:
+            self._folder = create_sweep_folder(self._outputs, self.name)
+        return self._folder
+
+    def keep(self) -> None:
+        """Write what is known; a disk that refuses is told of at the end, and ends no point."""
+        from llmsys_exp.report.infer_sweep import write_csv
+
+        with suppress(UserError):
+            write_csv(self.folder(), self.rows())
+
+
+def _end_sweep(points: Sequence[SweepPoint], table: _Table, console: Console, *, as_json: bool) -> None:
+    """Show and write what is done: whatever stopped the rest, it has been waited for."""
+    from llmsys_exp.jobs.infer_sweep import COMPLETE
+    from llmsys_exp.report.infer_sweep import show_sweep, write_sweep
+
+    rows = table.rows()
     if as_json:
         for row in rows:
             sys.stdout.write(json.dumps(row, default=str) + "\n")
     if not any(point.state == COMPLETE for point in points):
         return
     show_sweep(console, rows)
-    outputs, name = sweep_parent(points)
-    folder = create_sweep_folder(outputs, name)
-    notes = write_sweep(folder, rows, title=name)
+    folder = table.folder()
+    notes = write_sweep(folder, rows, title=table.name)
     console.line()
     console.line(f"Table, pictures and changes: {folder}")
     for note in notes:

@@ -20,6 +20,7 @@ VERBS = {
     "train": "run an experiment: train, then whatever `steps` lists",
     "recommend": "the fastest settings that fit, and what faster ones lack; starts nothing",
     "infer": "answer prompts with a model",
+    "sweep": "run many points, skip what does not fit, go on after anything",
     "export": "merge the adapter of a finished run into a plain model folder",
     "runs": "list run folders",
     "doctor": "show versions, engines, GPUs, memory and disk",

@@ -23,8 +23,9 @@ def plan_serving(config: Config) -> ServingPlan | None:
     Raises:
         UserError: naming what contradicts or cannot start.
     """
-    from llmsys_exp.inputs.data_files import find_file
+    from llmsys_exp.inputs.data_files import PROMPT_KINDS, find_file
     from llmsys_exp.launch.sglang import chosen_python, sglang_version
+    from llmsys_exp.plan.case_mlp import check_mlp_steps
     from llmsys_exp.plan.checks import check_inference
     from llmsys_exp.plan.serving import serving_plan
     from llmsys_exp.plan.serving_case import starts_sglang
@@ -32,12 +33,14 @@ def plan_serving(config: Config) -> ServingPlan | None:
     ours = starts_sglang(config)
     if Step.infer not in config.steps or not (ours or only_serves(config)):
         return None
+    check_mlp_steps(config, [Step.infer])
     check_inference(config)
     asked = config.inference.prompts
+    named = None if asked is None else find_file(asked, "inference.prompts", kinds=PROMPT_KINDS)
     python = chosen_python(config)
     return serving_plan(
         config,
-        prompts_file=None if asked is None else find_file(asked, "inference.prompts"),
+        prompts_file=named,
         python=python if ours else None,
         engine_version=sglang_version(python) if ours else None,
     )

@@ -149,6 +149,12 @@ def limit_problems(config: Config) -> list[UserError]:
     return [problem for problem in problems if problem is not None]
 
 
+def setting_problem(key: str, value: Any) -> UserError | None:
+    """Return what is wrong with the value of one setting by its range or its words."""
+    problem = _outside(key, value, RANGES[key]) if key in RANGES else None
+    return problem or (_no_word(key, value, WORDS[key]) if key in WORDS else None)
+
+
 def _outside(key: str, value: Any, span: Span) -> UserError | None:
     if value is None or isinstance(value, (str, bool)) or span.holds(value):
         return None

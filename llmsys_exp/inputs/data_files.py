@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmsys_exp.config.folders import SHIPPED, shipped_path
@@ -14,6 +15,8 @@ from llmsys_exp.workers.data.templates import template_file
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 KINDS = ", ".join(kind[1:] for kind in FILE_KINDS)
+PROMPT_KINDS = (*FILE_KINDS, ".txt")
+"""Prompts may be plain text too, one a line."""
 
 
 def data_problems(data: DataConfig) -> list[UserError]:
@@ -45,14 +48,15 @@ def find_data(text: str | None, key: str) -> str | None:
     return find_file(text, key)
 
 
-def find_file(text: str | None, key: str) -> str:
+def find_file(text: str | None, key: str, *, kinds: Sequence[str] = FILE_KINDS) -> str:
     """Return the path of a file with rows.
 
     Raises:
         UserError: when it is not there, no file, or of no known kind.
     """
+    named = ", ".join(kind[1:] for kind in kinds)
     if not text:
-        raise UserError(f"{key} has no value", do=f"Add {key}=FILE ({KINDS})")
+        raise UserError(f"{key} has no value", do=f"Add {key}=FILE ({named})")
     path = shipped_path(text)
     if path.is_dir():
         raise UserError("A folder stands where a file is expected", where=f"{key}={text}", do=_listing(path))
@@ -60,11 +64,11 @@ def find_file(text: str | None, key: str) -> str:
         raise UserError(
             "There is no such file", where=f"{key}={text}", do=similar(path, shipped=SHIPPED in text)
         )
-    if path.suffix.lower() not in FILE_KINDS:
+    if path.suffix.lower() not in kinds:
         raise UserError(
             f"Files that end in {path.suffix or path.name!r} are not read",
             where=f"{key}={text}",
-            do=f"Give a file of these kinds: {KINDS}",
+            do=f"Give a file of these kinds: {named}",
         )
     if not os.access(path, os.R_OK):
         raise UserError("The file cannot be read", where=f"{key}={text}", do="Mend its permissions")

@@ -9,7 +9,14 @@ from typing import Any
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import Config, ModelConfig, Step, Weights
 from llmsys_exp.errors import ConfigError, UserError
-from llmsys_exp.inputs.data_files import data_problems, find_data, find_file, hub_snapshot, similar
+from llmsys_exp.inputs.data_files import (
+    PROMPT_KINDS,
+    data_problems,
+    find_data,
+    find_file,
+    hub_snapshot,
+    similar,
+)
 from llmsys_exp.inputs.image_files import find_images
 from llmsys_exp.inputs.weight_files import check_weights
 from llmsys_exp.plan.case_mlp import is_mlp
@@ -53,7 +60,8 @@ def find_inputs(config: Config, steps: list[Step]) -> Inputs:
         if config.data.heldout is not None and config.training.evaluate:
             heldout = _try(problems, lambda: find_data(config.data.heldout, "data.heldout"))
     if Step.infer in steps:
-        prompts = _try(problems, lambda: find_file(config.inference.prompts, "inference.prompts"))
+        named = config.inference.prompts
+        prompts = _try(problems, lambda: find_file(named, "inference.prompts", kinds=PROMPT_KINDS))
     if problems:
         raise ConfigError(problems)
     hardware = config.hardware

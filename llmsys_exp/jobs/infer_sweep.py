@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,22 @@ def check_points(points: Sequence[SweepPoint]) -> None:
 
 
 def share_starts(points: Sequence[SweepPoint]) -> None:
-    """Give points whose engines differ only in what was chosen for them the start of the one that asks most.
+    """Give points whose engines differ only in what was chosen for them the start of one that asks for more.
 
-    Without it, every length of answer would bring a context of its own, and every context another start.
+    Without it, every length of answer would bring a context of its own, and every context another start. A
+    start that does not fit is nobody else's: points that fit on their own still run.
     """
     groups: dict[str, list[SweepPoint]] = {}
     for point in points:
         groups.setdefault(_asked_key(point), []).append(point)
     for group in groups.values():
-        if len({point.job.served.engine_key for point in group if point.job}) < 2:
-            continue
-        most = max((point.job.served for point in group if point.job), key=_room)
+        starts = [point.job.served for point in group if point.job is not None and point.job.served.plan.fits]
+        starts.sort(key=_room, reverse=True)
         for point in group:
             assert point.job is not None
-            point.job = replace(point.job, served=_with_start(point.job.served, most))
+            mine = point.job.served
+            start = next((one for one in starts if _covers(one, mine)), mine)
+            point.job = replace(point.job, served=_with_start(mine, start))
 
 
 def in_order(points: Sequence[SweepPoint]) -> list[SweepPoint]:
@@ -94,8 +96,15 @@ def in_order(points: Sequence[SweepPoint]) -> list[SweepPoint]:
     return sorted(waiting, key=lambda point: (keys.index(_key(point)), _is_all(point), point.number))
 
 
-def run_points(points: Sequence[SweepPoint], console: Console) -> None:
+def run_points(
+    points: Sequence[SweepPoint], console: Console, *, on_complete: Callable[[], None] = lambda: None
+) -> None:
     """Run every point that may be started; one that fails ends no other.
+
+    Args:
+        points: all of the sweep.
+        console: where they are shown.
+        on_complete: called when a point is complete.
 
     Raises:
         KeyboardInterrupt: at once; points that were finished by then stay complete.
@@ -112,6 +121,8 @@ def run_points(points: Sequence[SweepPoint], console: Console) -> None:
                 show_serving(console, point.job.served.plan)
                 console.line()
             _run_point(point, console, engines)
+            if point.state == COMPLETE:
+                on_complete()
 
 
 def _run_point(point: SweepPoint, console: Console, engines: Engines) -> None:
@@ -152,6 +163,7 @@ def _asked_key(point: SweepPoint) -> str:
         "engine": config.inference.engine,
         "model": to_plain(config.model),
         "hardware": to_plain(config.hardware),
+        "margin_gib": config.gate.margin_gib,
         "dtype": config.training.dtype.name,
         "attention": config.training.attention,
         "quantization": to_plain(config.method.quantization),
@@ -166,6 +178,13 @@ def _room(served: Served) -> tuple[int, int]:
     settings = served.config.inference.sglang
     sizes = (settings.context_length, settings.max_running_requests)
     return tuple(0 if size == AUTO else int(size) for size in sizes)  # type: ignore[return-value]
+
+
+def _covers(start: Served, other: Served) -> bool:
+    """Whether one start of the engine takes all that another does: as long texts, as many at a time."""
+    if not other.plan.fits:  # its own refusal names what would help
+        return start is other
+    return all(one >= two for one, two in zip(_room(start), _room(other), strict=True))
 
 
 def _with_start(served: Served, start: Served) -> Served:
@@ -184,7 +203,10 @@ def _with_start(served: Served, start: Served) -> Served:
         label=other.label,
         cause=other.cause,
         fix=other.fix,
-        notes=(*plan.notes, "the start of the engine is that of the point of the sweep that asks most of it"),
+        notes=(
+            *plan.notes,
+            "the engine starts as another point of the sweep asks, which needs more of it",
+        ),
     )
     return Served(shared, start.engine_key)
 

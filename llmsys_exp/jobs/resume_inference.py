@@ -10,7 +10,7 @@ from typing import Any
 
 from llmsys_exp.config.limits import limit_problems
 from llmsys_exp.config.plain import from_plain
-from llmsys_exp.config.schema import Step
+from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.jobs.inference import InferJob, answer, describe, prepare, show_forecast
@@ -47,6 +47,7 @@ def resume_inference(
         check_free(paths.worker_lock)
         manifest = read_json(paths.manifest)
         if isinstance(manifest, dict):
+            _changed(record.read_job(paths, where=f"resume={paths.folder}"), overrides)
             console.line(f"This run is complete: {len(read_answers(paths))} answers in {paths.folder}")
             return {"folder": str(paths.folder), **manifest}
         job = _take_up(paths, overrides, command=command, verbose=verbose)
@@ -59,15 +60,21 @@ def resume_inference(
             return answer(job, paths, console, None, started=started)
 
 
-def _take_up(paths: RunPaths, overrides: Sequence[str], *, command: Sequence[str], verbose: bool) -> InferJob:
-    """Settle the run anew with overrides that leave its answers as they would have been."""
-    stored = record.read_job(paths, where=f"resume={paths.folder}")
+def _changed(stored: dict[str, Any], overrides: Sequence[str]) -> Config:
+    """Return the configuration with overrides that leave the answers as they are; refuse others."""
     before = from_plain(stored["config"])
     config = apply_overrides(before, overrides)
     problems = limit_problems(config)
     if problems:
         raise ConfigError(problems)
     check_changes(before, config, INFERENCE_MAY_CHANGE)
+    return config
+
+
+def _take_up(paths: RunPaths, overrides: Sequence[str], *, command: Sequence[str], verbose: bool) -> InferJob:
+    """Settle the run anew with overrides that leave its answers as they would have been."""
+    stored = record.read_job(paths, where=f"resume={paths.folder}")
+    config = _changed(stored, overrides)
     config.resume = str(paths.folder)
     inputs = _inputs(stored["resolved"], device="cpu" if config.hardware.gpu == "cpu" else "cuda")
     run = Run(config, [Step.infer], command, overrides, verbose=verbose, adapter=inputs.adapter_folder)

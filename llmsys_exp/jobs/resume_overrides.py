@@ -45,10 +45,19 @@ def apply_overrides(config: Config, overrides: Sequence[str], *, reopens: bool =
     groups = Groups.shipped()
     tree = OmegaConf.structured(deepcopy(config))
     try:
-        for one in OverridesParser.create().parse_overrides(list(overrides)):
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        # as Hydra does, wherever they stand: what is laid over all, then groups, then single settings
+        names = groups.names()
+        parsed.sort(
+            key=lambda one: 0 if one.key_or_group in GLOBAL else 1 if one.key_or_group in names else 2
+        )
+        for one in parsed:
             key, value = one.key_or_group, one.value()
             if one.is_sweep_override():
-                raise UserError(f"{key} has several values", do="Give one; a run goes on once")
+                raise UserError(
+                    f"{key} has several values",
+                    do="Give one" if not reopens else "Give one, or add -m to ask with each",
+                )
             if key in GLOBAL:
                 tree = _with_experiment(tree, groups, key, str(value))
             elif key in groups.names():

@@ -1,8 +1,7 @@
 """A finished training run as a model to ask: merged where it was exported, else base and adapter.
 
 The run's own configuration holds, template and tokenizer included; the command line's overrides go on top.
-What
-was chosen for the run's own inference step is chosen anew: it may be served elsewhere.
+What was chosen for the run's own inference step is chosen anew: it may be served elsewhere.
 """
 
 from __future__ import annotations
@@ -132,11 +131,12 @@ def split_run(arguments: Sequence[str]) -> tuple[Path, list[str]]:
         UserError: for more than one folder.
     """
     folders = [text.removeprefix(KEY) for text in arguments if text.startswith(KEY)]
-    if len(folders) != 1 or not folders[0]:
-        raise UserError("run takes one run folder", do="llmsys runs lists them")
-    return Path(folders[0].strip("'\"")).expanduser().absolute(), [
-        text for text in arguments if not text.startswith(KEY)
-    ]
+    one = folders[0].strip("'\"") if len(folders) == 1 else ""
+    folder = Path(one).expanduser().absolute()
+    if not one or ("," in one and not folder.exists()):
+        do = "llmsys runs lists them; ask each in a command of its own"
+        raise UserError("run takes one run folder", do=do)
+    return folder, [text for text in arguments if not text.startswith(KEY)]
 
 
 def _reopened(config: Config, job: dict[str, Any]) -> Config:

@@ -123,9 +123,12 @@ def missing_packages(names: Sequence[str], python: str, *, where: str = "launche
 @lru_cache
 def _probe(names: tuple[str, ...], python: str) -> tuple[tuple[str, ...], str]:
     """Return what an interpreter lacks, and why it does not work; once for all points of a sweep."""
-    probe = subprocess.run(
-        [python, "-c", _PROBE, *names], capture_output=True, text=True, timeout=60, check=False
-    )
+    try:
+        probe = subprocess.run(
+            [python, "-c", _PROBE, *names], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return (), str(error)
     if probe.returncode != 0:
         return (), (probe.stderr.strip().splitlines()[-1:] or ["it does not start"])[0]
     return tuple(probe.stdout.split()), ""

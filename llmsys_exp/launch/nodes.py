@@ -52,9 +52,10 @@ def find_nodes(config: Config, env: Mapping[str, str]) -> Nodes:
         path = Path(config.launcher.hostfile).expanduser().absolute()
         hosts = _hosts_with_slots(path, wanted, config.hardware.gpus_per_node)
         return Nodes(hosts, HOSTFILE, str(path), master or _address(hosts[0]))
-    if wanted == 1:
-        return Nodes(master_addr=master or LOCALHOST)
     listed = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
+    if wanted == 1:
+        _refuse_outside(listed, env)
+        return Nodes(master_addr=master or LOCALHOST)
     if not listed:
         raise UserError(
             f"This job spans {wanted} machines, and which ones is not known",
@@ -175,6 +176,21 @@ def _hosts_with_slots(path: Path, wanted: int, ranks: int) -> tuple[str, ...]:
 
 def _address(host: str) -> str:
     return LOCALHOST if host == "localhost" else host
+
+
+def _refuse_outside(listed: str | None, env: Mapping[str, str]) -> None:
+    """`salloc` leaves its shell where it was, so that a job would run on the login node."""
+    # Slurm sets the name in whatever it starts itself, on a node that may have another one in its list
+    if not listed or "SLURMD_NODENAME" in env:
+        return
+    hosts = slurm_hosts(listed)
+    if not any(is_this_machine(host) for host in hosts):
+        raise UserError(
+            f"Slurm has given {listed} to this job, and this machine is {socket.gethostname()}",
+            where=f"SLURM_JOB_ID={env.get('SLURM_JOB_ID', '?')}",
+            why="It would run here, outside of the allocation",
+            do=f"Go there first: srun --nodes=1 --ntasks=1 --nodelist={hosts[0]} --pty bash; or use sbatch",
+        )
 
 
 def _refuse_to_start_twice(env: Mapping[str, str]) -> None:

@@ -228,7 +228,9 @@ def failed(returncode: int, record: Record, log: Path) -> UserError:
     # torchrun ends with 1 whatever a rank ended with
     code = int(error.get("code", returncode))
     if error and not record.timed_out and (code == EXIT_USER or error.get("kind") in ("config", "data")):
-        return UserError(str(error.get("text", "")))
+        refused = UserError(str(error.get("text", "")))
+        refused.kind = str(error.get("kind", refused.kind))
+        return refused
     failure = classify(
         returncode, lines, timed_out=record.timed_out, killed_by_kernel=record.kernel_kills_more()
     )

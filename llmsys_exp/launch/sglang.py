@@ -57,7 +57,10 @@ def versions_in(python: str, names: Sequence[str] = PACKAGES) -> dict[str, str]:
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["it does not start"]
         raise UserError(f"{python} does not work: {last[0]}")
-    return dict(json.loads(done.stdout))
+    try:
+        return dict(json.loads(done.stdout))
+    except (ValueError, TypeError):  # a program that takes any argument and says something else, or nothing
+        raise UserError(f"{python} is not a Python interpreter") from None
 
 
 def sglang_version(python: str) -> str | None:

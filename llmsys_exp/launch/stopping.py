@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,8 @@ import psutil
 
 SAVING_GRACE_S = 600.0
 """How long ranks may take to save when whoever started them is gone."""
+SAME_SIGNAL_S = 3.0
+"""A batch system signals its script and what that started, and the script passes its own on: one request."""
 
 
 class GentleStop:
@@ -30,6 +33,7 @@ class GentleStop:
         self._say = say
         self._pid, self._born = 0, ""
         self._asked = False
+        self._asked_at = 0.0
         self._before: dict[int, Any] = {}
 
     def learn(self, event: dict[str, Any]) -> None:
@@ -44,7 +48,7 @@ class GentleStop:
         # a killed process's number may by now be another's
         if not self._pid or _start_time(self._pid) != self._born:
             return False
-        self._asked = True
+        self._asked, self._asked_at = True, time.monotonic()
         with suppress(ProcessLookupError, PermissionError):
             os.kill(self._pid, signal.SIGTERM)
             return True
@@ -63,6 +67,9 @@ class GentleStop:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        # who presses Ctrl-C twice means it
+        if self._asked and number != signal.SIGINT and time.monotonic() - self._asked_at < SAME_SIGNAL_S:
+            return
         if self._asked or not self.ask():
             raise KeyboardInterrupt
         # the signal may have come amid a write to the very stream that this goes to

@@ -60,5 +60,6 @@ class TorchrunLauncher:
         return [
             *("srun", "--nodes", str(job.nodes.count), "--ntasks", str(job.nodes.count)),
             *("--ntasks-per-node", "1", "--nodelist", ",".join(job.nodes.hosts)),
-            *("--kill-on-bad-exit=1", "sh", "-c", f"exec {line}"),
+            # within `srun --pty bash` that step holds all cores, and ours would wait for them for ever
+            *("--overlap", "--kill-on-bad-exit=1", "sh", "-c", f"exec {line}"),
         ]

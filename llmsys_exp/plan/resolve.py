@@ -12,6 +12,7 @@ from typing import Any
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device
+from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import CPU, planner_case, world_size
@@ -25,7 +26,8 @@ from llmsys_exp.plan.settling import (
     settle_optimizer,
     speed_is_forecast,
 )
-from planner.choose import choose, option_of
+from planner.choose import axes_of, choose, option_of
+from planner.grid.structures import structures
 from planner.search import Room
 from planner.units import GIB
 from planner.verdict import judge
@@ -92,7 +94,24 @@ def open_job(config: Config) -> Opened:
     budget = budget_bytes(config, case)
     if budget is not None and config.hardware.gpu != CPU and _wants_expandable(config):
         case = replace(case, expandable_segments=True)
-    return Opened(config, choices, case, _open_settings(config), room_of(config, budget), dtype)
+    free = _open_settings(config)
+    _check_consistent(case, free)
+    return Opened(config, choices, case, free, room_of(config, budget), dtype)
+
+
+def _check_consistent(case: planner.TrainingCase, free: dict[str, tuple[Any, ...]]) -> None:
+    """Refuse what is set where none of the open settings goes with it."""
+    if next(structures(case, axes_of(free)), None) is None:
+        raise ConfigError(
+            [
+                UserError(
+                    "No value of the open settings goes with those that are set",
+                    where="method, zero.stage, offload.optimizer and offload.param",
+                    why="Offloaded weights need zero.stage=3, an offloaded optimizer and no quantised base",
+                    do="Set the offload to none or auto, or zero.stage to auto",
+                )
+            ]
+        )
 
 
 def settle(config: Config) -> Settled:

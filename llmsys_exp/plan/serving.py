@@ -20,7 +20,7 @@ from llmsys_exp.plan.serving_case import (
     in_settings,
     starts_sglang,
 )
-from llmsys_exp.plan.serving_checks import check_serving
+from llmsys_exp.plan.serving_checks import check_server, check_serving
 from llmsys_exp.plan.serving_choices import Started, settle_sglang
 from llmsys_exp.plan.serving_work import Work, measure_work
 from planner.serving.forecast import GenerationForecast, ServingForecast
@@ -128,6 +128,7 @@ def serving_plan(
     Raises:
         ConfigError: naming everything that cannot start or contradicts.
     """
+    check_server(config)
     work = measure_work(config, prompts_file)
     if not (starts_sglang(config) or config.inference.engine == TRANSFORMERS):
         return _elsewhere(config, work)
@@ -136,7 +137,13 @@ def serving_plan(
         plan = _sglang(config, demand) if starts_sglang(config) else _transformers(config, demand)
     except planner.CaseError as error:
         raise ConfigError([UserError(in_settings(text)) for text in error.problems]) from error
-    return replace(plan, python=python)
+    return replace(plan, python=python, notes=(*plan.notes, *_unused(config)))
+
+
+def _unused(config: Config) -> tuple[str, ...]:
+    """Say that a server is named which this engine does not ask: no refusal, a sweep may compare engines."""
+    engine, url = config.inference.engine, config.inference.server.url
+    return () if url is None else (f"{url} is not asked: inference.engine={engine} answers here",)
 
 
 def _shape(config: Config, model_folder: str | Path | None) -> Mapping[str, Any]:
@@ -172,8 +179,10 @@ def _verdict(config: Config, started: Started) -> tuple[str, str | None, str | N
     if cause and given and least is not None and least > forecast.mem_fraction_static:
         cause = f"{cause}; the smallest that starts is {least:g}"
     fix = fix_of(started.case, forecast.fix, fraction_given=given, gpus=config.hardware.gpus_per_node)
-    if fix is None and cause is not None:
-        fix = f"inference.engine={TRANSFORMERS}" if config.hardware.gpu == CPU else None
+    if config.hardware.gpu == CPU and cause is not None:
+        # more ranks or other kernels are no way out there, and any engine holds the weights
+        held = forecast.weights_bytes < forecast.free_before_weights_bytes
+        fix = f"inference.engine={TRANSFORMERS}" if held else None
     return forecast.label, cause, fix
 
 

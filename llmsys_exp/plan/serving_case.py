@@ -24,11 +24,11 @@ SETTING_OF = {
     "max_running_requests": "inference.sglang.max_running_requests",
     "chunked_prefill_size": "inference.sglang.chunked_prefill_size",
     "mem_fraction_static": "inference.sglang.mem_fraction_static",
+    "max_total_tokens": "inference.sglang.max_total_tokens",
     "kv_dtype": "inference.sglang.kv_cache_dtype",
     "quantization": "inference.sglang.quantization",
     "tp_size": "inference.sglang.tp_size",
     "dp_size": "inference.sglang.dp_size",
-    "engine": "inference.engine",
     "attention": "training.attention",
     "batch_size": "inference.batch_size",
 }
@@ -90,7 +90,7 @@ def sglang_case(
         "attention_backend": settings.attention_backend,
         "max_total_tokens": settings.max_total_tokens,
         "page_size": settings.arguments.get("page_size"),
-        "input_tokens": demand.work.mean_tokens,
+        "input_tokens": _mean_within(settings.context_length, demand.work),
         "output_tokens": demand.work.new_tokens,
     }
     open_settings = ("mem_fraction_static", "context_length", "cuda_graph_max_bs", "chunked_prefill_size",
@@ -99,6 +99,12 @@ def sglang_case(
     parsed = parse_serving_case({key: value for key, value in case.items() if value is not None})
     assert isinstance(parsed, ServingCase)
     return parsed
+
+
+def _mean_within(context: Any, work: Work) -> int:
+    """Tokens of a prompt: a mean that is guessed from bytes must not be what a start is refused for."""
+    most = work.mean_tokens if context == AUTO else int(context) - work.new_tokens
+    return max(1, min(work.mean_tokens, most))
 
 
 def generation_case(config: Config, demand: Demand, *, batch_size: int) -> GenerationCase:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
+from urllib.parse import urlsplit
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, GatePolicy, SglangConfig
@@ -30,6 +32,27 @@ def check_serving(config: Config, demand: Demand) -> None:
         problems = [*capability_problems(config, demand), *_sglang_problems(config), *problems]
     if problems:
         raise ConfigError(problems)
+
+
+def check_server(config: Config) -> None:
+    """Refuse what cannot be the address of a server.
+
+    Raises:
+        ConfigError: when `inference.server.url` is none.
+    """
+    url = config.inference.server.url
+    if url is None or _is_url(url):
+        return
+    where, do = f"inference.server.url={url}", "It looks like http://HOST:PORT"
+    raise ConfigError([UserError("That is no URL of a server", where=where, do=do)])
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        return False
 
 
 def _text_problems(config: Config) -> Iterator[UserError]:
@@ -76,6 +99,11 @@ def _text(capability: tuple[int, int]) -> str:
 def _sglang_problems(config: Config) -> Iterator[UserError]:
     settings, gpus = config.inference.sglang, config.hardware.gpus_per_node
     for key, value in (("tp_size", settings.tp_size), ("dp_size", settings.dp_size)):
+        if config.hardware.gpu == CPU and value not in (AUTO, 1):
+            why = "Its ranks would share one main memory, of which each would take its fraction"
+            what = f"inference.sglang.{key}={value} on the CPU"
+            yield UserError(what, why=why, do="Set it to 1 or to auto")
+            return
         if value != AUTO and int(value) > gpus:
             what = f"inference.sglang.{key}={value} needs {value} GPUs; hardware.gpus_per_node is {gpus}"
             yield UserError(what, do=f"Set it to {gpus} or less, or raise hardware.gpus_per_node")
@@ -88,6 +116,18 @@ def _sglang_problems(config: Config) -> Iterator[UserError]:
             most = max(1, gpus // int(settings.tp_size))
             yield UserError(what, where=where, do=f"Set inference.sglang.dp_size={most}, or raise it")
     yield from _chunk_problem(settings)
+    yield from _twice_problems(settings)
+
+
+def _twice_problems(settings: SglangConfig) -> Iterator[UserError]:
+    """Arguments that have a setting: given as arguments, they would pass the plan by."""
+    own = {one.name for one in fields(SglangConfig)}
+    for name in sorted(own.intersection(settings.arguments)):
+        yield UserError(
+            f"{name} has a setting of its own",
+            where=f"inference.sglang.arguments.{name}",
+            do=f"Use inference.sglang.{name}",
+        )
 
 
 def _chunk_problem(settings: SglangConfig) -> Iterator[UserError]:
@@ -110,8 +150,14 @@ def _length_problems(config: Config, demand: Demand) -> Iterator[UserError]:
         yield UserError(
             what,
             where="inference.sampling.max_new_tokens",
-            why=f"{named} holds {limit:,} tokens, prompt and answer together",
+            why=f"Prompt and answer share {limit:,} tokens, by {named}",
             do=f"Set it to {max(1, limit // 2)} or less",
+        )
+    elif work.least_longest_tokens + work.new_tokens > limit and work.assumed:
+        yield UserError(
+            f"No prompt file is named, and the {work.longest_bytes:,} bytes assumed for one are too long",
+            why=f"Prompt and answer share {limit:,} tokens, by {named}",
+            do="Name the file in inference.prompts",
         )
     elif work.least_longest_tokens + work.new_tokens > limit:
         least = work.least_longest_tokens

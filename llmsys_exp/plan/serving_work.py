@@ -9,7 +9,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import AUTO, Config
 from llmsys_exp.errors import UserError
-from llmsys_exp.workers.data.records import read_records
+from llmsys_exp.workers.data.records import read_lines, read_records
 from planner.units import ceil_div
 
 TOKEN_BYTES = 4
@@ -53,7 +53,7 @@ class Work:
             what = f"{self.prompts:,} prompts of {self.longest_bytes:,} bytes"
             return f"no prompt file is named: {what} are assumed"
         mean = f"{self.mean_tokens:,} tokens on average, at {TOKEN_BYTES} bytes a token"
-        return f"{self.prompts:,} prompts of {mean}"
+        return f"{self.prompts:,} {'prompt' if self.prompts == 1 else 'prompts'} of {mean}"
 
 
 def measure_work(config: Config, prompts_file: str | Path | None) -> Work:
@@ -105,12 +105,8 @@ def _asked_at_once(config: Config) -> int:
 
 def _rows(path: Path, config: Config) -> Iterator[tuple[int, int | None]]:
     """Bytes of each prompt, and the longest answer that its row asks for."""
-    records: Iterator[tuple[str, Any]]
-    if path.suffix.lower() == LINES:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        records = ((path.name, line) for line in text.splitlines() if line.strip())
-    else:
-        records = read_records(path)
+    lines = path.suffix.lower() == LINES
+    records: Iterator[tuple[str, Any]] = read_lines(path) if lines else read_records(path)
     columns = config.data.columns
     skipped = NOT_ASKED | {columns.get("output", "output")}
     for number, (_, value) in enumerate(records):

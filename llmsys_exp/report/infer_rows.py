@@ -78,11 +78,11 @@ def _order(text: str) -> tuple[int, float, str]:
 def _figures(infer: Mapping[str, Any]) -> dict[str, Any]:
     times, latency = infer.get("time_s") or {}, infer.get("latency_s") or {}
     kv = infer.get("kv_tokens") or {}
-    seconds = infer.get("seconds")
+    seconds, load = infer.get("seconds"), times.get("load") or 0.0
     tokens_in = infer.get("prompt_tokens")
     return {
         "seconds": seconds,
-        "start_s": (times.get("load") or 0.0) + (times.get("warm_up") or 0.0),
+        "start_s": load + (times.get("warm_up") or 0.0) if load else 0.0,
         "input_tokens_per_s": tokens_in / seconds if seconds and tokens_in is not None else None,
         "latency_p50_s": latency.get("p50"),
         "latency_p99_s": latency.get("p99"),
@@ -111,6 +111,12 @@ def _at_a_time(infer: Mapping[str, Any]) -> int | None:
     prompts, size = infer.get("prompts"), (infer.get("settings") or {}).get("batch_size")
     if not prompts:
         return None
-    limit = ((infer.get("started") or {}).get("settings") or {}).get("max_running_requests")
-    counts = [prompts, *(one for one in (size, limit) if isinstance(one, int) and not isinstance(one, bool))]
-    return min(counts)
+    settings = (infer.get("started") or {}).get("settings") or {}
+    limit = settings.get("max_running_requests_per_replica") or settings.get("max_running_requests")
+    if _is_count(limit):
+        limit *= settings.get("dp_size") or 1  # SGLang's own names are of one replica
+    return min([prompts, *(one for one in (size, limit) if _is_count(one))])
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -60,14 +60,13 @@ def write_sweep(folder: Path, rows: Sequence[Row], *, title: str) -> list[str]:
     Raises:
         UserError: when the disk refuses.
     """
-    flat = flat_rows(rows)
-    write_whole(folder / "sweep.csv", flat_csv_bytes(flat))
+    write_csv(folder, rows)
     notes = []
     lacking = [name for name in NEEDS if find_spec(name) is None]
     if lacking:
         notes.append(f"No sweep.parquet without {' and '.join(lacking)}")
     else:
-        write_whole(folder / "sweep.parquet", flat_parquet_bytes(flat))
+        write_whole(folder / "sweep.parquet", flat_parquet_bytes(flat_rows(rows)))
     said = explain(rows)
     if said:
         write_whole(folder / "changes.txt", "".join(f"{text}\n" for text in said).encode())
@@ -77,6 +76,11 @@ def write_sweep(folder: Path, rows: Sequence[Row], *, title: str) -> list[str]:
     for key in drawn:
         _draw(folder / f"{short_names(list(swept(rows)))[key]}.png", rows, key, title)
     return notes
+
+
+def write_csv(folder: Path, rows: Sequence[Row]) -> None:
+    """Write sweep.csv alone, as it stands; raises UserError when the disk refuses."""
+    write_whole(folder / "sweep.csv", flat_csv_bytes(flat_rows(rows)))
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

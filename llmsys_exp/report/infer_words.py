@@ -22,8 +22,10 @@ def explain(rows: Sequence[Row]) -> list[str]:
     for key, name in names.items():
         groups = lines_of(rows, key)
         # the others at their first values: who sweeps a grid reads the rest in the table
-        for before, after in ((groups[0][0], one) for one in (groups[0][1:] if groups else ())):
-            said.append(_sentence(key, name, before, after))
+        first, *rest = groups[0] if groups else [{}]
+        # a value that was run twice tells how much runs differ, and not what the setting does
+        changed = [row for row in rest if row["overrides"][key] != first["overrides"][key]]
+        said += [_sentence(key, name, first, row) for row in changed]
     return said[:MOST_LINES]
 
 
@@ -67,7 +69,7 @@ def _batch(before: Row, after: Row) -> str:
         return f"in both, up to {new:,} requests are answered together"
     text = f"up to {new:,} requests decode together in place of {old:,}"
     if before["latency_p50_s"] and after["latency_p50_s"]:
-        text += f", each taking {after['latency_p50_s'] / before['latency_p50_s']:.2g}x as long"
+        text += f", the median answer taking {after['latency_p50_s'] / before['latency_p50_s']:.2g}x as long"
     return text
 
 
@@ -81,9 +83,8 @@ def _pool(before: Row, after: Row) -> str:
     small, row = (old, before) if old < new else (new, after)
     if small >= row["prompt_tokens"] + row["new_tokens"]:
         return f"{text}, and the smaller one held all requests at once"
-    if not row["retractions"]:
-        return f"{text}, and the smaller one was never full: nothing was retracted"
-    return text
+    # one that is full lets requests wait, and shows it by retractions only where it was too hopeful
+    return text if row["retractions"] else f"{text}, and nothing was retracted from the smaller one"
 
 
 def _answers(before: Row, after: Row) -> str:

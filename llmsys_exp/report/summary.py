@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmsys_exp.config.schema import Config
+from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.inference_summary import show_inference
 from llmsys_exp.report.parallelism import show_parallelism
@@ -55,7 +55,8 @@ def next_commands(paths: RunPaths, config: Config, overrides: Sequence[str]) -> 
     # the overrides of a run that was taken up again are only those of the last time
     if paths.adapter.is_dir() and config.resume is None:
         commands.append(f"llmsys train {same} method.lora.r={2 * config.method.lora.r}".replace("  ", " "))
-    commands.append("llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4")
+    if list(config.steps) != [Step.infer]:
+        commands.append("llmsys plan model=llama2_7b hardware=a100_80gb hardware.gpus_per_node=4")
     commands.append("llmsys runs")
     return commands
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -103,8 +104,18 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"Cannot write: {error.strerror or error}",
-            where=str(error.filename or path),
-            do="Free some space or choose another place with paths.outputs=FOLDER",
-        ) from error
+        raise cannot_write(error, path) from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a file system refused for want of room: disk, quota or the limit of one file."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def cannot_write(error: OSError, path: Path | str) -> UserError:
+    """Say what the file system refused."""
+    return UserError(
+        f"Cannot write: {error.strerror or error}",
+        where=str(error.filename or path),
+        do="Free some space or choose another place with paths.outputs=FOLDER",
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,8 @@ from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.runs.paths import RunPaths
 
 TIME_FORMAT = "%Y-%m-%d_%H-%M-%S"
+ON_CREATED: ContextVar[Callable[[Path], None] | None] = ContextVar("ON_CREATED", default=None)
+"""Who is told of a run folder as soon as it is there, to find it even if its maker is killed."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -46,17 +49,20 @@ def create_run_folder(outputs: Path, name: str, digest: str, *, now: datetime | 
     paths = RunPaths(_new_folder(outputs / name, digest, now))
     with disk_errors(paths.results):
         paths.results.mkdir()
+    tell = ON_CREATED.get()
+    if tell is not None:
+        tell(paths.folder)
     return paths
 
 
-def create_sweep_folder(outputs: Path, name: str) -> Path:
-    """Create `outputs/name/<time>-sweep`, beside the run folders of its points.
+def create_sweep_folder(outputs: Path, name: str, digest: str = "") -> Path:
+    """Create `outputs/name/<time>-sweep[-<digest>]`, beside the run folders of its points.
 
     Raises:
         UserError: when the place cannot be written to.
     """
     check_name(name)
-    return _new_folder(outputs / name, "sweep", None)
+    return _new_folder(outputs / name, f"sweep-{digest}" if digest else "sweep", None)
 
 
 def _new_folder(parent: Path, digest: str, now: datetime | None) -> Path:

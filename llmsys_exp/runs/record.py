@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
-from llmsys_exp.config.schema import Config
+from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import UserError
 from llmsys_exp.plan import Choice, Plan, plan_to_dict
 from llmsys_exp.plan.facts import worker_facts
@@ -129,6 +129,23 @@ def read_results(paths: RunPaths) -> dict[str, dict[str, Any]]:
         content = read_json(path)
         if isinstance(content, dict):
             results[path.stem] = content
+    return results
+
+
+def results_of(paths: RunPaths, steps: Sequence[Step]) -> dict[str, dict[str, Any]]:
+    """Return all results, those of `steps` among them.
+
+    Raises:
+        UserError: naming a step that ended well and left none.
+    """
+    results = read_results(paths)
+    for step in steps:
+        if step.name not in results:
+            raise UserError(
+                f"The step {step.name} ended well but left no result",
+                where=str(paths.result(step.name)),
+                do="Look at log.txt in the run folder",
+            )
     return results
 
 

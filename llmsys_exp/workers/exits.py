@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
 from llmsys_exp.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED, EXIT_OK, UserError
+from llmsys_exp.runs.files import cannot_write, is_full
 from llmsys_exp.workers import events
 from llmsys_exp.workers.training import oom
 
@@ -57,7 +58,17 @@ def tell(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError):
         return _report_missing_package(error)
     traceback.print_exception(error)
+    full = next((one for one in _chain(error) if is_full(one)), None)
+    if isinstance(full, OSError):
+        return tell(cannot_write(full, "the run folder"))
     return _report_failure(error)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it came out of: closing a file on a full disk fails again."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

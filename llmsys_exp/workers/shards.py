@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.weight_files import INDEX, WHOLE
+from llmsys_exp.runs.files import is_full
 from llmsys_exp.workers.files import write_json
 
 GB = 1_000_000_000
@@ -89,9 +89,7 @@ def told_when_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        number = getattr(error, "errno", None)
-        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if number not in full and not any(one in str(error) for one in DISK_FULL):
+        if not is_full(error) and not any(one in str(error) for one in DISK_FULL):
             raise
         raise UserError(
             "The disk is full: the model was not written",

@@ -10,7 +10,7 @@ from planner.serving.defaults import is_early, prefill_tokens, request_slots
 from planner.serving.division import Division, Engine, divide, engine_of, good_fraction, minimum_fraction
 from planner.serving.formats import UNQUANTISED, WeightFormat
 from planner.serving.kv import HYBRID_FAMILIES
-from planner.units import gib
+from planner.units import gib, round_up
 
 SMALL_CHUNK = 2048
 Change = tuple[str, ServingCase]
@@ -122,13 +122,14 @@ def _changes(case: ServingCase) -> Iterator[Change]:
     """Changes from cheap to dear: first each alone, then on top of one another."""
     single = [change for change in _steps(case) if _allowed(change[1])]
     yield from single
-    text, grown = "", case
+    texts, grown = dict[str, str](), case
     for _ in range(len(single)):
         step = next((s for s in _steps(grown) if _allowed(s[1])), None)
         if step is None:
             return
-        text, grown = f"{text} {step[0]}".strip(), step[1]
-        yield text, grown
+        # a key that changes twice is said once, as it is in the end
+        texts[step[0].partition("=")[0]], grown = step
+        yield " ".join(texts.values()), grown
 
 
 def _allowed(case: ServingCase) -> bool:
@@ -137,6 +138,9 @@ def _allowed(case: ServingCase) -> bool:
 
 def _steps(case: ServingCase) -> Iterator[Change]:
     length, share = case.request_tokens, _replica_share(case)
+    if length is not None and case.max_total_tokens is not None and case.max_total_tokens < length:
+        least = round_up(length, case.page_size)
+        yield f"max_total_tokens={least}", replace(case, max_total_tokens=least)
     if length is not None and length < case.context_length:
         yield f"context_length={length}", replace(case, context_length=length)
     if share and share != request_slots(case, 1 << 40):

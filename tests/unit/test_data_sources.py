@@ -8,7 +8,7 @@ import pytest
 
 from llmsys_exp.config.schema import DataConfig, DataFormat
 from llmsys_exp.errors import UserError
-from llmsys_exp.inputs.data_files import data_problems, find_data, find_file
+from llmsys_exp.inputs.data_files import PROMPT_KINDS, data_problems, find_data, find_file
 from llmsys_exp.inputs.dataset_info import settle_data
 from llmsys_exp.workers.data.parts import read_items
 
@@ -196,3 +196,13 @@ def test_families_that_let_packed_examples_see_one_another_are_refused_before_an
     planner_case(compose_config(overrides), dtype="fp32")
     with pytest.raises(UserError, match="type opt do not keep packed examples apart"):
         planner_case(compose_config([*overrides, "data.packing=true"]), dtype="fp32")
+
+
+def test_prompts_may_be_a_text_file_but_rows_to_train_on_may_not(hub):
+    (hub / "asked.txt").write_text("one\ntwo\n")
+    named = str(hub / "asked.txt")
+    assert find_file(named, "inference.prompts", kinds=PROMPT_KINDS) == named
+    with pytest.raises(UserError, match=r"kinds: json, jsonl, csv, parquet\."):
+        find_file(named, "data.train")
+    with pytest.raises(UserError, match=r"parquet, txt"):
+        find_file(None, "inference.prompts", kinds=PROMPT_KINDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.workers.inference.answers import Journal, write_sample
 from llmsys_exp.workers.inference.compare import compared
 from llmsys_exp.workers.inference.figures import answer_figures, engine_rates, kv_tokens
+from llmsys_exp.workers.inference.source import is_trained
 
 KEY = {"prompts": "p", "sampling": "s", "model": "m", "engine": "e"}
 
@@ -135,3 +137,16 @@ def test_comparisons_tell_where_answers_first_differ():
         {"index": 1, "token": 2, "engine": None, "transformers": 3, "of": 3},
         {"index": 3, "token": 1, "engine": 9, "transformers": 2, "of": 3},
     ]
+
+
+def test_a_model_out_of_a_run_folder_is_a_trained_one(tmp_path):
+    run, elsewhere = RunPaths(tmp_path / "run"), tmp_path / "model"
+    for folder in (run.merged, elsewhere):
+        folder.mkdir(parents=True)
+    run.job.write_text("{}", encoding="utf-8")
+    plain = SimpleNamespace(resolved=SimpleNamespace(adapter_folder=None))
+    assert is_trained(plain, str(run.merged))
+    assert not is_trained(plain, str(elsewhere))
+    assert not is_trained(plain, "someone/model")
+    adapted = SimpleNamespace(resolved=SimpleNamespace(adapter_folder=run.adapter))
+    assert is_trained(adapted, str(elsewhere))

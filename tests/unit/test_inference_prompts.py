@@ -121,3 +121,15 @@ def test_a_prompt_longer_than_the_context_is_named_with_its_length(tmp_path):
     check_lengths(prompts, max_new_tokens=10, context_tokens=None)
     with pytest.raises(UserError, match=r"Prompt 2 has 30 tokens and may get 10 more, and 1 others .*line 2"):
         check_lengths(prompts, max_new_tokens=10, context_tokens=39)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"instruction": "a\ud800b"}, {"messages": [{"role": "user", "content": "\udc00"}]}],
+    ids=["text", "chat"],
+)
+def test_half_a_character_is_refused_by_line(tmp_path, row):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"instruction": "whole \U0001f600"}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"half of a character.*line 2"):
+        read_questions(file, {})

@@ -155,3 +155,11 @@ def test_the_compute_type_has_its_section(dtype: Dtype, section: str | None) -> 
 
 def test_no_value_is_left_to_deepspeed() -> None:
     assert "auto" not in str(ds_config(settled(zero__stage=3), world_size=2, device="cuda"))
+
+
+def test_a_file_that_the_system_cannot_run_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("no program")
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=r"does not work.*Exec format"):
+        missing_packages(["sglang"], str(program), where="inference.sglang.python")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -199,12 +200,22 @@ def test_machines_that_are_missing_are_refused(env, expected) -> None:
         find_nodes(config_for(hardware__nodes=2), env)
 
 
+def test_a_shell_outside_of_the_allocation_is_sent_there() -> None:
+    outside = {"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_JOB_ID": "7"}
+    with pytest.raises(UserError, match=r"given gpu\[1-2\] to this job.*--nodelist=gpu1 --pty bash"):
+        find_nodes(config_for(), outside)
+    assert find_nodes(config_for(), {**outside, "SLURMD_NODENAME": "gpu1"}) == Nodes()
+    assert find_nodes(config_for(), {**outside, "SLURM_JOB_NODELIST": socket.gethostname()}) == Nodes()
+
+
 def test_under_slurm_each_task_starts_an_agent_with_its_number() -> None:
     nodes = Nodes(("gpu1", "gpu2"), "slurm", "", "gpu1")
     command = get_launcher("torchrun").command(job(nodes=nodes))
     assert command[:5] == ["srun", "--nodes", "2", "--ntasks", "2"]
     assert command[-1].startswith("exec /env/bin/python -m torch.distributed.run --nnodes 2")
     assert '--node_rank "$SLURM_NODEID" --master_addr gpu1 --master_port 12345' in command[-1]
+    # else it waits for ever within `srun --pty bash`
+    assert "--overlap" in command
     with pytest.raises(UserError, match="here Slurm gives them"):
         get_launcher("deepspeed").command(job(nodes=nodes))
 
@@ -226,8 +237,6 @@ def test_a_machine_without_a_gpu_and_a_taken_port_are_refused(monkeypatch) -> No
     monkeypatch.setattr("llmsys_exp.launch.place.machine_has_gpus", lambda: False)
     with pytest.raises(UserError, match="This machine has no GPU"):
         find_place(config_for(), device="cuda", env={})
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

@@ -257,9 +257,11 @@ def test_the_parent_asks_the_rank_first_and_gives_way_to_the_second_signal():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0)
         assert rank.wait(timeout=10) == 6
+        # a batch system and its script both pass one request on
+        os.kill(os.getpid(), signal.SIGTERM)
         assert len(said) == 1
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
     assert not gentle.ask()
 
@@ -396,3 +398,11 @@ def test_overrides_keep_the_types_of_the_schema():
 def test_settings_that_need_a_heldout_loss_are_refused_without_one(changed, said):
     with pytest.raises(UserError, match=said):
         check_settings(config(**changed))
+
+
+def test_a_setting_goes_before_its_group_wherever_it_stands():
+    overrides = ["inference.sampling.temperature=0.1", "inference=creative"]
+    sampling = apply_overrides(config(), overrides, reopens=True).inference.sampling
+    assert (sampling.temperature, sampling.top_p) == (0.1, 0.9)
+    with pytest.raises(UserError, match="add -m to ask with each"):
+        apply_overrides(config(), ["inference.batch_size=1,2"], reopens=True)

@@ -143,6 +143,8 @@ FIXES = {
     "within gpus": ({"hf_config": planner.model_config("qwen2_5_72b"), "gpu": "h100", "context_length": 8192,
                      "concurrency": 32, "gpus": 1}, "quantization=awq"),
     "fewer": ({"gpu": "l4", "concurrency": 2000, "gpus": 1}, "concurrency="),
+    "a pool that is kept small": ({"gpu": "h100", "max_total_tokens": 600, "page_size": 64},
+                                  "max_total_tokens=1536"),
     "old card": ({"gpu": "t4"}, "engine=transformers"),
 }  # fmt: skip
 
@@ -161,6 +163,13 @@ def test_the_named_change_makes_it_fit():
     change, fraction = case(**wanted).fix.removesuffix(")").split(" (with mem_fraction_static=")
     key, value = change.split("=")
     assert case(**wanted, **{key: int(value)}, mem_fraction_static=float(fraction)).fits
+
+
+def test_a_change_on_top_of_others_names_each_key_once_as_it_is_in_the_end():
+    small = {"name": "a6000", "total_mib": 10240, "free_before_weights_gib": 9.5}
+    fix = case(hf_config=planner.model_config("llama3_1_70b"), gpu=small, tp_size=2, **LENGTHS).fix
+    keys = [part.partition("=")[0].lstrip("(") for part in fix.split() if "=" in part]
+    assert "tp_size=16" in fix.split() and len(keys) == len(set(keys)), fix
 
 
 def test_quantising_while_loading_needs_room_for_the_plain_weights():

@@ -12,7 +12,7 @@ import pytest
 
 import planner
 from llmsys_exp.config.compose import compose_config
-from llmsys_exp.config.schema import AUTO, Config, GatePolicy
+from llmsys_exp.config.schema import AUTO, Config, Dtype, GatePolicy
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.serving import ServingPlan, serving_plan
 from llmsys_exp.plan.serving_work import measure_work
@@ -268,6 +268,23 @@ def test_a_server_that_runs_already_is_not_planned(prompts: Path) -> None:
     assert ours["forecast"]["kv_tokens"] > 2_000_000
 
 
+def test_on_the_cpu_no_way_out_is_named_that_is_none(prompts: Path) -> None:
+    planned = plan(prompts, hardware__gpu="cpu", hardware__host_memory_gib=8.0, training__dtype=Dtype.bf16)
+    assert (planned.label, planned.fix) == ("does not fit", None), planned.cause
+    with pytest.raises(ConfigError, match="dp_size=2 on the CPU"):
+        plan(
+            prompts, hardware__gpu="cpu", hardware__host_memory_gib=64.0, hardware__gpus_per_node=2, dp_size=2
+        )
+
+
+def test_a_mean_guessed_from_bytes_is_no_reason_to_refuse(prompts: Path) -> None:
+    # 300 bytes are 107 tokens with the template by our guess, and may be 70
+    planned = plan(prompts, context_length=384, inference__sampling__max_new_tokens=192)
+    assert planned.config.inference.sglang.context_length == 384
+    planned = plan(prompts, context_length=288, inference__sampling__max_new_tokens=100)
+    assert planned.fits, planned.cause
+
+
 def test_on_the_cpu_memory_is_asked_for_as_it_is_needed(prompts: Path) -> None:
     planned = plan(prompts, hardware__gpu="cpu", hardware__host_memory_gib=24.0, model__entry="qwen2_5_0_5b")
     assert planned.fits
@@ -316,3 +333,34 @@ def test_what_job_json_holds_is_plain(prompts: Path) -> None:
     assert content["python"] == "/env/bin/python"
     assert content["arguments"]["mem_fraction_static"] == content["forecast"]["mem_fraction_static"]
     assert json.loads(json.dumps(planned.describe()))["verdict"]["label"] == "fits"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://", "http://x:port", "http://[", "x:30000"])
+def test_what_is_no_url_of_a_server_is_refused_before_anything_is_asked(prompts: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match="no URL of a server"):
+        plan(prompts, inference__engine="sglang_server", inference__server__url=url)
+
+
+def test_a_server_that_the_engine_does_not_ask_is_noted(prompts: Path) -> None:
+    url = "http://127.0.0.1:30000"
+    assert (
+        f"{url} is not asked: inference.engine=sglang answers here"
+        in plan(prompts, inference__server__url=url).notes
+    )
+    asked = plan(prompts, inference__engine="sglang_server", inference__server__url=url)
+    assert not [note for note in asked.notes if "not asked" in note]
+
+
+@pytest.mark.parametrize("name", ["tp_size", "mem_fraction_static", "schedule_policy"])
+def test_an_argument_that_has_a_setting_is_refused_with_it(prompts: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Use inference\.sglang\.{name}"):
+        plan(prompts, arguments={name: 1})
+
+
+def test_a_text_file_is_measured_by_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "asked.txt"
+    file.write_text("one\u2028still one\n\ntwo\n", encoding="utf-8")
+    assert measure_work(config(), file).prompts == 2
+    file.write_bytes(b"one\n\xff\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        measure_work(config(), file)

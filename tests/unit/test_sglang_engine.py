@@ -54,7 +54,7 @@ def engine(tmp_path):
         wait_until_gone(engine._host.process.pid)
 
 
-def test_answers_come_as_they_finish_and_nothing_is_left(engine):
+def test_answers_come_as_they_finish_and_nothing_is_left(engine, capsys):
     started = engine.start(engine._job.model_source, Tokenizer())
     assert (started.version, started.context_tokens, started.kv_tokens) == ("0.0.0+stub", 64, 4321)
     assert (started.weights_gib, started.graphs_gib) == (1.5, 0.25)
@@ -71,6 +71,7 @@ def test_answers_come_as_they_finish_and_nothing_is_left(engine):
     assert (by_index[4].finish, by_index[4].error) == ("abort", "Out of room")
     assert engine.counters()["retractions"] == 8  # of four requests
     engine.forget()
+    assert "did not empty" not in capsys.readouterr().out
     assert (engine.counters()["retractions"], engine.counters()["cache_hit_rate"]) == (0, 0)
     assert len(left_of(engine._host.process.pid)) == 2
     engine.stop()

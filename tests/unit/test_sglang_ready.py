@@ -82,3 +82,15 @@ def test_doctor_shows_each_engine_with_its_reasons(
     report = json.loads(capsys.readouterr().out)
     assert [one["engine"] for one in report["inference"]][:2] == ["transformers", "sglang"]
     assert report["gpus"][0]["compute_cap"] == "7.0"
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/sh\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\necho 5\n", "no program"]
+)
+def test_a_program_that_is_no_interpreter_is_refused(tmp_path: Path, text: str) -> None:
+    program = tmp_path / "python"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=r"is not a Python interpreter|does not run"):
+        versions_in(str(program))
+    assert sglang_version(str(program)) is None

@@ -12,6 +12,7 @@ from llmsys_exp.workers.tasks.base import Sizes
 from llmsys_exp.workers.training.loop import Trainer
 
 STEPS = 4
+SCALE = 2.0**16
 
 
 class CountedOrder(Order):
@@ -101,3 +102,44 @@ def test_figures_are_those_of_the_whole_step(run):
     assert [one.tokens for one in run.reports] == [sum(step) for step in whole]
     assert [one.pairs for one in run.reports] == [sum(n * n for n in step) for step in whole]
     assert set(run.task.shares) == {run.order.global_batch / run.order.grad_accum}
+
+
+class ScaledEngine(PlainEngine):
+    """DeepSpeed's at stage 0 in fp16: gradients hold the loss scale, and the optimizer tells the plain norm."""
+
+    def __init__(self, *, overflows=False):
+        super().__init__(1)
+        plain = torch.optim.SGD(self.module.parameters(), lr=0.0)
+        self.optimizer = SimpleNamespace(optimizer=plain, _global_grad_norm=0.0)
+        self.overflows = overflows
+
+    def backward(self, loss):
+        super().backward(loss * SCALE)
+
+    def step(self):
+        norm = torch.stack([one.grad.norm() for one in self.module.parameters()]).norm()
+        self.optimizer._global_grad_norm = float("inf") if self.overflows else norm / SCALE
+        if not self.overflows:
+            self.optimizer.optimizer.step()
+            # what becomes of the attribute behind the update is no figure of this step
+            self.plain_norm, self.optimizer._global_grad_norm = float(norm / SCALE), None
+        self.module.zero_grad()
+
+    def was_step_applied(self):
+        return not self.overflows
+
+    def get_global_grad_norm(self):
+        return self.optimizer._global_grad_norm
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_the_gradients_norm_is_the_optimizers_own_without_the_loss_scale(overflows):
+    order = Order(count=4, micro_batch=2, grad_accum=1, world_size=1, seed=1)
+    ranks = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
+    engine = ScaledEngine(overflows=overflows)
+    trainer = Trainer(
+        engine, CountedTask(), order, ranks=ranks, memory=SimpleNamespace(record=lambda name: None)
+    )
+    [report] = trainer.steps(1, 2)
+    assert report.applied != overflows
+    assert report.gradient_norm == (float("inf") if overflows else pytest.approx(engine.plain_norm))

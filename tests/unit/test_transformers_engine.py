@@ -50,6 +50,11 @@ def test_a_batch_out_of_memory_is_split_in_two_and_later_ones_are_smaller(engine
     engine.calls.clear()
     assert len(list(engine.generate(requests(6), SAMPLING))) == 6
     assert engine.calls == [4, 2]
+    engine.forget()
+    engine.calls.clear()
+    engine.fits = 6  # the next point of a sweep may need less
+    assert len(list(engine.generate(requests(6), SAMPLING))) == 6
+    assert engine.calls == [6] and "split_batches" not in engine.counters()
 
 
 def test_a_single_prompt_out_of_memory_is_an_error(engine):
@@ -79,9 +84,20 @@ def test_what_continuous_batching_leaves_is_answered_in_padded_batches(engine, c
     assert sorted(one.index for one in found) == list(range(40))
     assert engine.calls == [2, 32, 6]
     assert "does not work here (RuntimeError: no kernel image)" in capsys.readouterr().out
+    engine.forget()
+    engine.calls.clear()
+    list(engine.generate(requests(40), SAMPLING))
+    assert engine.calls == [32, 8]
     engine.calls.clear()
     list(engine.generate(requests(3), SAMPLING))
     assert engine.calls == [3]
+
+
+def test_the_prefixes_of_continuous_batching_are_forgotten_with_its_cache(engine):
+    stopped = []
+    engine._continuous = SimpleNamespace(stop=lambda: stopped.append(True), counters={})
+    engine.forget()
+    assert stopped == [True] and engine._continuous is not None
 
 
 def test_drawn_tokens_follow_the_distribution_and_each_its_own_seed():
@@ -160,13 +176,13 @@ WARM_UP = [((1,) * 8, 2)]
 def test_an_engine_is_kept_while_its_start_would_be_the_same(take, other, stays):
     assert take(job("k"))[0] == ["start", WARM_UP]
     done, found = take(other)
-    assert done == (["forget"] if stays else ["stop", "start", WARM_UP])
-    assert (found.load_s == found.warm_up_s == 0) == stays
+    assert done == (["forget", WARM_UP] if stays else ["stop", "start", WARM_UP])
+    assert (found.load_s == 0) == stays
 
 
 def test_runs_without_a_key_share_no_engine(take):
     take(job(""))
-    assert take(job(""))[0] == ["forget"]
+    assert take(job(""))[0] == ["forget", WARM_UP]
     assert take(job("", "b"))[0] == ["stop", "start", WARM_UP]
 
 
@@ -184,3 +200,5 @@ def test_an_engine_that_does_not_start_is_stopped_and_forgotten(take):
 def test_an_engine_that_warms_itself_up_is_not_warmed_up_again(take):
     done, found = take(job("k"), warm_up_s=1.5)
     assert done == ["start"] and found.warm_up_s >= 1.5 and found.load_s < found.warm_up_s
+    done, found = take(job("k"))
+    assert done == ["forget"] and found.warm_up_s == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.schema import Scheduler, TrainingConfig
-from llmsys_exp.errors import UserError
+from llmsys_exp.errors import EXIT_USER, UserError
 from llmsys_exp.plan.checks import check_settings
 from llmsys_exp.workers.convert import STAMP, find_gguf, is_converted
+from llmsys_exp.workers.exits import EXIT_BUG, tell
 from llmsys_exp.workers.files import whole_folder, write_json
 from llmsys_exp.workers.methods.adapters import _packed_linears
 from llmsys_exp.workers.scores import check_score, exact_match, field_f1, mean_score
@@ -110,7 +112,7 @@ def events_of(output: str) -> list[dict]:
     ("body", "code", "kind", "text"),
     [
         ("pass", 0, None, ""),
-        ("from llmsys_exp.errors import UserError; raise UserError('no')", 2, "user", "no."),
+        ("from llmsys_exp.errors import UserError; raise UserError('no')", 2, "config", "no."),
         (
             "from llmsys_exp.workers.data.rows import DataError; raise DataError('bad row')",
             2,
@@ -169,3 +171,17 @@ def test_bitsandbytes_needs_a_gpu_and_a_gptq_base_does_not():
     with pytest.raises(UserError, match="qlora needs a GPU"):
         check_settings(compose_config(cpu))
     check_settings(compose_config([*cpu, "method.quantization.kind=gptq"]))
+
+
+def test_a_full_disk_is_told_as_such_whatever_it_led_to(capsys):
+    full = OSError(errno.EFBIG, "File too large", "answers.jsonl")
+    try:
+        try:
+            raise full
+        finally:
+            raise ValueError("closing failed")
+    except ValueError as error:
+        assert tell(error) == EXIT_USER
+    said = capsys.readouterr().out
+    assert '"kind": "config"' in said and "Cannot write: File too large (answers.jsonl)" in said
+    assert tell(OSError(errno.EPERM, "no")) == EXIT_BUG

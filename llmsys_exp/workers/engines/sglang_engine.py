@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
+from llmsys_exp.workers import events
 from llmsys_exp.workers.engines.base import ABORT, LENGTH, STOP, EngineError, Generation, Request, Started
 from llmsys_exp.workers.engines.sglang_arguments import (
     ADAPTER,
@@ -27,6 +28,7 @@ from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.models.shape import is_shape_alone
 
 DIED = "SGLang ended while it answered"
+NOT_EMPTIED = "SGLang did not empty its prefix cache: prompts that an earlier point asked may be found there"
 
 
 class SglangHost:
@@ -151,6 +153,8 @@ class SglangEngine:
         got = self._host.process.receive()
         if got is None or got["event"] != "forgotten":
             raise self._host.failed(DIED, got)
+        if not got.get("flushed", True):
+            events.note(NOT_EMPTIED)
 
     def stop(self) -> None:
         """End SGLang and every process of it."""

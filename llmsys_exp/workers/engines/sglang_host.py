@@ -50,6 +50,7 @@ SHOWN = (
 
 
 REAP_S = 2.0
+FLUSHES, FLUSH_WAIT_S = 50, 0.1
 
 
 class Refused(Exception):
@@ -248,7 +249,7 @@ class Host:
         ids = [[1 + (7 * row + at) % 50 for at in range(tokens)] for row in range(prompts)]
         sampling = {"max_new_tokens": new, "temperature": 1.0, "top_p": 0.9, "ignore_eos": True}
         self._engine.generate(input_ids=ids, sampling_params=sampling)
-        self._engine.flush_cache()
+        self._flush()
 
     def generate(self, order: dict[str, Any]) -> None:
         """Hand all requests over at once; each is told when it is done."""
@@ -290,9 +291,17 @@ class Host:
 
     def forget(self, order: dict[str, Any]) -> None:
         """Empty the prefix cache and begin to count anew."""
-        self._engine.flush_cache()
+        flushed = self._flush()
         self._totals = dict.fromkeys(self._totals, 0)
-        self._line.tell("forgotten")
+        self._line.tell("forgotten", flushed=flushed)
+
+    def _flush(self) -> bool:
+        """Empty the prefix cache; one whose last batch is not yet put away is asked again."""
+        for _ in range(FLUSHES):
+            if getattr(self._engine.flush_cache(), "success", True):
+                return True
+            time.sleep(FLUSH_WAIT_S)
+        return False
 
     def stop(self) -> None:
         """Let SGLang end its processes."""

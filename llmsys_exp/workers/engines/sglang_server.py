@@ -10,16 +10,19 @@ from typing import Any
 
 from llmsys_exp.config.schema import ServerApi
 from llmsys_exp.errors import UserError
+from llmsys_exp.workers import events
 from llmsys_exp.workers.engines.base import EngineError, Generation, Request, Started
 from llmsys_exp.workers.engines.http_client import Client
 from llmsys_exp.workers.engines.sglang_api import Api, NativeApi, OpenAiApi
 from llmsys_exp.workers.engines.sglang_arguments import ADAPTER, adapter_of, further_arguments, warm_up
-from llmsys_exp.workers.engines.sglang_engine import DIED, SglangHost
+from llmsys_exp.workers.engines.sglang_engine import DIED, NOT_EMPTIED, SglangHost
 from llmsys_exp.workers.engines.sglang_failure import took_too_long
 from llmsys_exp.workers.engines.sglang_process import Deadline
 from llmsys_exp.workers.generation import Sampling
 from llmsys_exp.workers.job import Job
 
+FLUSHES, FLUSH_WAIT_S = 50, 0.1
+"""How often an engine is asked to empty its prefix cache, which it refuses while anything runs."""
 AT_A_TIME = 256
 """Requests under way at a server whose size we do not know."""
 AHEAD = 2
@@ -76,8 +79,14 @@ class SglangServerEngine:
 
     def forget(self) -> None:
         """Empty the prefix cache of a server of our own."""
-        if self._host is not None:
-            self._ready()[0].is_there("/flush_cache")
+        if self._host is None:
+            return
+        client, _ = self._ready()
+        for _ in range(FLUSHES):
+            if client.is_there("/flush_cache"):
+                return
+            time.sleep(FLUSH_WAIT_S)  # its last batch is not yet put away
+        events.note(NOT_EMPTIED)
 
     def stop(self) -> None:
         """End a server of our own; leave another one alone."""

@@ -33,8 +33,10 @@ class TransformersEngine:
         self._model: Any = None
         self._tokenizer: Any = None
         self._continuous: ContinuousBatches | None = None
+        self._most: int | None = None
+        """Prompts a batch may have where continuous batching does not work."""
         self._at_most: int | None = None
-        """Prompts a batch may have, after one ran out of memory."""
+        """The same, after one ran out of memory."""
         self._totals = {"prefill_s": 0.0, "decode_s": 0.0, "batches": 0.0, "split_batches": 0.0}
 
     def start(self, source: str, tokenizer: Any) -> Started:
@@ -87,8 +89,14 @@ class TransformersEngine:
         return {**{name: value for name, value in self._totals.items() if value}, **more}
 
     def forget(self) -> None:
-        """Begin to count anew; `generate` keeps no cache from one call to the next."""
+        """Begin to count anew, with batches as large as asked for, and without cached prefixes.
+
+        `generate` keeps none from one call to the next; continuous batching does.
+        """
         self._totals = dict.fromkeys(self._totals, 0)
+        self._at_most = self._most
+        if self._continuous is not None:
+            self._continuous.stop()
 
     def stop(self) -> None:
         """Drop the model and the memory that it holds."""
@@ -104,7 +112,7 @@ class TransformersEngine:
         events.note(f"Continuous batching does not work here ({said}): batches of {PIECE} instead")
         assert self._continuous is not None
         self._continuous.stop()
-        self._continuous, self._at_most = None, PIECE
+        self._continuous, self._most, self._at_most = None, PIECE, PIECE
         _free_memory()
 
     def _padded(

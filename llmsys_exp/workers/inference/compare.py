@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmsys_exp.workers import events
 from llmsys_exp.workers.engines import make_reference
 from llmsys_exp.workers.engines.base import Engine, Generation, Request
 from llmsys_exp.workers.generation import Sampling
+from llmsys_exp.workers.inference.asked import Asked
 from llmsys_exp.workers.inference.slot import EngineSlot
 from llmsys_exp.workers.job import Job
-
-if TYPE_CHECKING:
-    from llmsys_exp.workers.inference.run import Asked
 
 
 def compare(job: Job, asked: Asked, slot: EngineSlot) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def _questions(path: Path, columns: Mapping[str, str]) -> Iterator[Question]:
 
 def _question(value: Any, columns: Mapping[str, str], where: str) -> Question:
     need_object(value, where=where)
+    _need_unicode(value, where)
     columns = _with_prompt_column(value, columns)
     kind = detect(value, columns, where=where)
     name, limit = cell(value, "id", columns) or None, row_limit(value, columns, where=where)
@@ -128,6 +129,24 @@ def _question(value: Any, columns: Mapping[str, str], where: str) -> Question:
     else:
         asked, more = turns[-1].content, ""
     return Question(where, asked, more, reference, tuple(turns), name, limit)
+
+
+def _need_unicode(value: Any, where: str) -> None:
+    """Refuse half a surrogate pair: JSON can spell one, and neither tokenizers nor files can hold it."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = ascii(value[error.start])
+            raise DataError(
+                f"The row holds {half}, half of a character", where=where, do="Write the whole character"
+            ) from None
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            _need_unicode(part, where)
+    elif isinstance(value, list):
+        for part in value:
+            _need_unicode(part, where)
 
 
 def _with_prompt_column(value: Mapping[str, Any], columns: Mapping[str, str]) -> Mapping[str, str]:

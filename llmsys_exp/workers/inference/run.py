@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-from llmsys_exp.config.schema import PromptOrder, Weights
-from llmsys_exp.inputs.weight_files import fingerprint
+from llmsys_exp.config.schema import PromptOrder
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.workers import events
-from llmsys_exp.workers.data.records import DataError
 from llmsys_exp.workers.engines import check_engine
 from llmsys_exp.workers.engines.base import ABORT, Engine, EngineError, Generation, Request
 from llmsys_exp.workers.files import write_json
-from llmsys_exp.workers.generation import Sampling, end_token_ids
-from llmsys_exp.workers.inference.answers import Answer, Journal, digest, write_sample
+from llmsys_exp.workers.inference.answers import Answer, Journal, write_sample
+from llmsys_exp.workers.inference.asked import Asked, ask, journal_key
 from llmsys_exp.workers.inference.compare import compare
 from llmsys_exp.workers.inference.figures import answer_figures, engine_rates, kv_tokens
 from llmsys_exp.workers.inference.order import Ordered, order_prompts
-from llmsys_exp.workers.inference.prompts import Prompt, check_lengths, encode_questions, read_questions
+from llmsys_exp.workers.inference.prompts import check_lengths
 from llmsys_exp.workers.inference.slot import EngineSlot, Running, in_calls
-from llmsys_exp.workers.inference.source import context_of, model_source, stated_ends
+from llmsys_exp.workers.inference.source import is_trained
 from llmsys_exp.workers.job import Job, settled
-from llmsys_exp.workers.models.tokenizer import load_tokenizer
 from llmsys_exp.workers.scores import NO_SCORE, check_score, mean_score
 
 PROGRESS_S = 0.5
 """Least time between two lines of progress."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run asks: prompts in file order, and how they are answered."""
-
-    source: str
-    tokenizer: Any
-    prompts: list[Prompt]
-    requests: list[Request]
-    sampling: Sampling
 
 
 def answer_job(job: Job, slot: EngineSlot) -> None:
@@ -52,8 +37,8 @@ def answer_job(job: Job, slot: EngineSlot) -> None:
     check_engine(job)
     check_score(job.config.data.score)
     with locked(job.paths.worker_lock):
-        asked = _ask(job)
-        journal = Journal(job.paths, _key(job, asked))
+        asked = ask(job)
+        journal = Journal(job.paths, journal_key(job, asked))
         job.paths.result("infer").unlink(missing_ok=True)
         _tell_resumed(journal, len(asked.requests))
         ordered = _order(job, asked)
@@ -73,55 +58,6 @@ def answer_job(job: Job, slot: EngineSlot) -> None:
         if job.config.inference.compare:
             figures["compare"] = compare(job, asked, slot)
         write_json(job.paths.result("infer"), figures)
-
-
-def _ask(job: Job) -> Asked:
-    """Read and encode the prompts, and refuse what cannot be answered before any weight is loaded."""
-    events.phase("read prompts")
-    settings, data = job.config.inference, job.config.data
-    file = job.resolved.prompts_file
-    if file is None:
-        raise DataError("There is no prompt file", where="inference.prompts", do="Give a json or jsonl file")
-    questions = read_questions(file, data.columns, limit=settings.limit)
-    source = model_source(job)
-    tokenizer = load_tokenizer(job, source=source)
-    template = data.template if settings.template is None else settings.template
-    prompts = encode_questions(tokenizer, questions, template=template, system=data.system)
-    sampling = _sampling(job, end_token_ids(stated_ends(job, source), tokenizer))
-    check_lengths(prompts, max_new_tokens=sampling.max_new_tokens, context_tokens=context_of(job, source))
-    requests = [
-        # a seed for each prompt: its answer does not hang on what else is asked
-        Request(at, one.ids, one.text, job.config.seed + at, one.question.max_new_tokens)
-        for at, one in enumerate(prompts)
-    ]
-    return Asked(source, tokenizer, prompts, requests, sampling)
-
-
-def _sampling(job: Job, ends: Sequence[int]) -> Sampling:
-    settings = job.config.inference
-    return Sampling(
-        max_new_tokens=settings.sampling.max_new_tokens,
-        temperature=settings.sampling.temperature,
-        top_p=settings.sampling.top_p,
-        top_k=settings.sampling.top_k,
-        ignore_eos=settings.ignore_eos,
-        end_ids=tuple(ends),
-    )
-
-
-def _key(job: Job, asked: Asked) -> dict[str, str]:
-    """Hash all that an answer depends on."""
-    config, model = job.config, job.config.model
-    folders = (Path(asked.source), job.resolved.adapter_folder)
-    weights = [fingerprint(one) if one is not None and one.is_dir() else None for one in folders]
-    named = asked.source if weights[0] is None else None
-    drawn = [model.entry, config.seed] if model.weights is Weights.random else None
-    return {
-        "prompts": digest([(one.ids, one.max_new_tokens) for one in asked.requests]),
-        "sampling": digest(asdict(asked.sampling), config.seed),
-        "model": digest(named, model.revision, weights, drawn, config.training.dtype.name),
-        "engine": digest(config.inference.engine, config.inference.server.url, config.inference.server.model),
-    }
 
 
 def _tell_resumed(journal: Journal, count: int) -> None:
@@ -251,7 +187,7 @@ def _described(job: Job, asked: Asked, ordered: Ordered) -> dict[str, Any]:
     settings = job.config.inference
     return {
         "engine": settings.engine,
-        "trained": job.paths.merged.is_dir() or job.resolved.adapter_folder is not None,
+        "trained": is_trained(job, asked.source),
         "model_folder": asked.source,
         "order": ordered.name,
         "order_reason": ordered.reason,

@@ -50,7 +50,7 @@ class EngineSlot:
         key = (job.engine_key or str(job.paths.folder), is_continuous)
         if self._running is not None and key == self._key:
             self._running.engine.forget()
-            return replace(self._running, load_s=0.0, warm_up_s=0.0)
+            return replace(self._running, load_s=0.0, warm_up_s=self._warm_up_again(first, sampling))
         self.close()
         events.phase("load model" if job.config.inference.engine == "transformers" else "start engine")
         engine = make_engine(job)
@@ -68,6 +68,15 @@ class EngineSlot:
         self._key = key
         self._running = Running(engine, started, loaded - began - own_s, time.monotonic() - loaded + own_s)
         return self._running
+
+    def _warm_up_again(self, first: Request, sampling: Sampling) -> float:
+        """Prepare what `forget` dropped, or other sampling needs, and return the seconds that this took."""
+        assert self._running is not None
+        if self._running.started.settings.get("warm_up_s"):
+            return 0.0  # it has warmed itself up, and keeps what came of it
+        began = time.monotonic()
+        _warm_up(self._running.engine, first, sampling)
+        return time.monotonic() - began
 
     def close(self) -> None:
         """Stop the engine, if there is one."""

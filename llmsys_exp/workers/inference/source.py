@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
+from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.models.hub import hub_arguments
 from llmsys_exp.workers.models.shape import model_shape
@@ -13,6 +15,11 @@ from llmsys_exp.workers.models.shape import model_shape
 def model_source(job: Job) -> str:
     """Return the folder of the run's own merged model, else what the job names."""
     return str(job.paths.merged) if job.paths.merged.is_dir() else job.model_source
+
+
+def is_trained(job: Job, source: str) -> bool:
+    """Whether a run of ours has trained the model: an adapter, or weights that lie in its run folder."""
+    return job.resolved.adapter_folder is not None or RunPaths(Path(source).parent).job.is_file()
 
 
 def stated_ends(job: Job, source: str) -> Any:

@@ -48,10 +48,13 @@ class _Work:
 
 
 def _whole_gradient_norm(engine: Any) -> Any:
-    """Return the gradient's norm where every rank holds all of it; sharding stages tell it themselves."""
+    """Return the gradient's norm where every rank holds all of it, and no optimizer of DeepSpeed's tells it.
+
+    Theirs do at stages 1 to 3, and at stage 0 in 16 bit, where the gradients themselves hold the loss scale.
+    """
     import torch
 
-    if engine.zero_optimization_stage() > 0:
+    if engine.zero_optimization_stage() > 0 or hasattr(engine.optimizer, "_global_grad_norm"):
         return None
     norms = [weight.grad.norm() for weight in engine.module.parameters() if weight.grad is not None]
     return torch.stack(norms).norm() if norms else None

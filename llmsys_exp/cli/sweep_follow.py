@@ -1,0 +1,173 @@
+"""The commands of `llmsys sweep` that look at a sweep or stop it: status, wait, cancel, list."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from llmsys_exp.cli.options import Options, take_values, unknown_argument
+from llmsys_exp.errors import EXIT_OK, EXIT_STOPPED, UserError
+from llmsys_exp.report.console import Console
+from llmsys_exp.report.sweep_state import counts, exit_code, show_sweep, state_of_point, sweep_to_dict
+from llmsys_exp.runs.status import is_held
+from llmsys_exp.sweeps.folder import FILE, Sweep, SweepPaths, open_sweep
+from llmsys_exp.sweeps.ledger import RUNNING, Ledger
+from llmsys_exp.sweeps.processes import ask
+from llmsys_exp.sweeps.slurm import cancel_tasks, settle_tasks, task_of, uses_slurm
+
+OUTPUTS = Path("outputs")
+POLL_S = 0.2
+SLURM_POLL_S = 2.0
+"""Its controller serves everybody."""
+
+
+def status(rest: Sequence[str], options: Options) -> int:
+    """Show where a sweep stands; the exit code is that of the sweep."""
+    everything, rest = "--all" in rest, [text for text in rest if text != "--all"]
+    _no_flags(rest, ["--all"], "status")
+    paths, sweep = open_sweep(newest_sweep(rest, "status"))
+    tasks = _tasks(paths, sweep)
+    states, runner = sweep.ledger(paths).states(), runner_of(paths)
+    if options.json:
+        content = sweep_to_dict(paths, sweep, states, runner=runner)
+        sys.stdout.write(json.dumps(content, indent=2, default=str) + "\n")
+    else:
+        console = Console.on(sys.stdout)
+        show_sweep(console, paths, sweep, states, runner=runner, everything=everything)
+        if tasks:
+            console.line(f"  {len(tasks)} tasks wait or run in Slurm: {', '.join(sorted(tasks.values()))}")
+    return exit_code(states)
+
+
+def wait(rest: Sequence[str], options: Options) -> int:
+    """Wait until nothing of a sweep runs any more, and show where it stands then."""
+    values, rest = take_values(rest, {"--timeout": "SECONDS"})
+    _no_flags(rest, ["--timeout"], "wait")
+    folder = newest_sweep(rest, "wait")
+    limit = values.get("--timeout", "inf")
+    try:
+        until = time.monotonic() + float(limit)
+    except ValueError:
+        raise UserError(f"--timeout {limit} is no number", where="llmsys sweep wait") from None
+    if not _wait_until(SweepPaths(folder.absolute()), until):
+        status([str(folder)], options)
+        return EXIT_STOPPED
+    return status([str(folder)], options)
+
+
+def cancel(rest: Sequence[str], options: Options) -> int:
+    """Ask the runner to stop, or the jobs where there is none, and wait until they have."""
+    _no_flags(rest, [], "cancel")
+    folder = newest_sweep(rest, "cancel")
+    paths, sweep = open_sweep(folder)
+    runner = runner_of(paths)
+    if runner is not None:
+        with suppress(ProcessLookupError):
+            os.kill(runner, signal.SIGTERM)
+    for now in sweep.ledger(paths).states().values():
+        # Slurm tells its own, and a second word would end them before they have saved
+        if state_of_point(now) == RUNNING and runner is None and task_of(now) is None:
+            ask(now.fields)
+    if uses_slurm(paths):
+        cancel_tasks(paths)
+    _wait_until(paths, float("inf"))
+    status([str(folder)], options)
+    return EXIT_OK
+
+
+def list_sweeps(rest: Sequence[str], options: Options) -> int:
+    """List the sweeps below a folder, oldest first."""
+    _no_flags(rest, [], "list")
+    outputs = Path(rest[0]) if rest else OUTPUTS
+    if rest and not outputs.is_dir():
+        raise UserError("There is no such folder", where=str(outputs))
+    rows: list[dict[str, object]] = []
+    for folder in _sweeps(outputs):
+        paths, sweep = open_sweep(folder)
+        found = counts(sweep.ledger(paths).states())
+        runner = runner_of(paths)
+        rows.append({"name": sweep.name, "counts": found, "runner": runner, "folder": str(folder)})
+    if options.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return EXIT_OK
+    console = Console.on(sys.stdout)
+    if not rows:
+        console.line(f"No sweeps in {outputs}")
+        return EXIT_OK
+    cells = [
+        (
+            str(row["name"]),
+            ", ".join(f"{count} {state}" for state, count in dict(row["counts"]).items()),  # type: ignore[call-overload]
+            "running" if row["runner"] else "-",
+            str(row["folder"]),
+        )
+        for row in rows
+    ]
+    console.table(cells, header=("name", "points", "now", "folder"))
+    return EXIT_OK
+
+
+def runner_of(paths: SweepPaths) -> int | None:
+    """Return the process that runs a sweep, or None."""
+    if not is_held(paths.lock):
+        return None
+    try:
+        return int(paths.lock.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def newest_sweep(rest: Sequence[str], command: str) -> Path:
+    """Return the folder that is named, or that of the newest sweep below `outputs`."""
+    if len(rest) > 1:
+        raise unknown_argument(rest[1], ["one FOLDER"], where=f"llmsys sweep {command}")
+    if rest:
+        return Path(rest[0])
+    found = _sweeps(OUTPUTS)
+    if not found:
+        raise UserError(
+            "There is no sweep here",
+            where=str(OUTPUTS.absolute()),
+            do=f"Name its folder: llmsys sweep {command} FOLDER",
+        )
+    return found[-1]
+
+
+def _sweeps(outputs: Path) -> list[Path]:
+    return sorted((file.parent for file in outputs.glob(f"*/*/{FILE}")), key=lambda folder: folder.name)
+
+
+def _wait_until(paths: SweepPaths, until: float) -> bool:
+    """Wait until neither runner nor jobs are left; return whether that came in time."""
+    paths, sweep = open_sweep(paths.folder)
+    ledger = sweep.ledger(paths)
+    while _is_busy(paths, sweep, ledger):
+        if time.monotonic() > until:
+            return False
+        time.sleep(SLURM_POLL_S if uses_slurm(paths) else POLL_S)
+    return True
+
+
+def _tasks(paths: SweepPaths, sweep: Sweep) -> dict[int, str]:
+    """Return tasks that wait or run; none where Slurm cannot be asked, as on a machine of one's own."""
+    with suppress(UserError):
+        return settle_tasks(paths, sweep) if uses_slurm(paths) else {}
+    return {}
+
+
+def _is_busy(paths: SweepPaths, sweep: Sweep, ledger: Ledger) -> bool:
+    if uses_slurm(paths) and settle_tasks(paths, sweep):
+        return True
+    return is_held(paths.lock) or any(state_of_point(now) == RUNNING for now in ledger.states().values())
+
+
+def _no_flags(rest: Sequence[str], valid: Sequence[str], command: str) -> None:
+    flags = [text for text in rest if text.startswith("-")]
+    if flags:
+        raise unknown_argument(flags[0], [*valid, "--json"], where=f"llmsys sweep {command}")

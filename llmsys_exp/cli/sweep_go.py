@@ -1,0 +1,190 @@
+"""The commands of `llmsys sweep` that run points of a sweep that is there: resume and retry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llmsys_exp.cli.options import Options, take_values, unknown_argument
+from llmsys_exp.cli.sweep_follow import newest_sweep, runner_of, status
+from llmsys_exp.cli.sweep_slurm import check_slurm, submit_left
+from llmsys_exp.errors import ConfigError, UserError, unknown_name
+from llmsys_exp.launch import failure
+from llmsys_exp.report.console import Console
+from llmsys_exp.runs.files import disk_errors
+from llmsys_exp.runs.lock import locked
+from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
+from llmsys_exp.sweeps.lease import leases_here
+from llmsys_exp.sweeps.ledger import FAILED, SKIPPED
+from llmsys_exp.sweeps.runner import Runner, RunOptions
+from llmsys_exp.sweeps.settle import AGAIN, reopen
+from llmsys_exp.sweeps.start import slots_needed
+
+VALUES = {"--jobs": "N", "--timeout": "SECONDS", "--slurm": "KEY=VALUE,... or off"}
+_START_S = 30.0
+SWITCHES = ("--fail-fast", "--pack", "--detach")
+
+
+def resume(rest: list[str], options: Options) -> int:
+    """Run what is left of a sweep."""
+    paths, sweep, how, detach = _opened(rest, "resume")
+    if runner_of(paths) is None:
+        reopen(sweep.ledger(paths), AGAIN)
+    return go(paths, sweep, how, options, detach=detach)
+
+
+def retry(rest: list[str], options: Options) -> int:
+    """Plan failed points again, perhaps with other settings, and run them."""
+    settings, rest = _take_settings(rest)
+    values, rest = take_values(rest, {"--only": "KIND"})
+    paths, sweep, how, detach = _opened(rest, "retry")
+    _check_settings(settings)
+    ledger = sweep.ledger(paths)
+    states = ledger.states().values()
+    there = {str(now.fields.get("kind")) for now in states if now.state == FAILED}
+    there |= {SKIPPED for now in states if now.state == SKIPPED}
+    wanted = set(values["--only"].split(",")) if "--only" in values else there - {SKIPPED}
+    _check_kinds(wanted)
+    numbers = reopen(ledger, wanted, settings)
+    console = console_of(options)
+    if not numbers:
+        kinds = f"; there are {', '.join(sorted(there))}" if there else ""
+        console.line(f"No point has failed in that way{kinds}")
+    else:
+        console.line(f"Planned again: {', '.join(map(str, numbers))}")
+    return go(paths, sweep, how, options, detach=detach)
+
+
+def go(paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, detach: bool) -> int:
+    """Run what is left, here or in a process that outlives this terminal."""
+    console = console_of(options)
+    busy = runner_of(paths)
+    if busy is not None:
+        console.line(f"Process {busy} runs this sweep already and takes up what is planned: {paths.folder}")
+        return 0
+    if how.slurm is not None:
+        return submit_left(paths, sweep, how, options)
+    if detach:
+        return _detach(paths, how, options)
+    leases = leases_here()
+    needs = slots_needed(leases, how.jobs)
+    console.line(f"Sweep folder: {paths.folder}")
+    with locked(paths.lock):
+        Runner(paths, sweep, how, leases=leases, needs=needs, say=console.line).run()
+    console.line()
+    return status([str(paths.folder)], options)
+
+
+def _detach(paths: SweepPaths, how: RunOptions, options: Options) -> int:
+    """Start `llmsys sweep resume` in a session of its own."""
+    flags = [
+        *(["--jobs", str(how.jobs)] if how.jobs else []),
+        *(["--timeout", f"{how.timeout_s:g}"] if how.timeout_s else []),
+        *(["--fail-fast"] if how.fail_fast else []),
+        *(["--pack"] if how.pack else []),
+    ]
+    command = [sys.executable, "-m", "llmsys_exp", "sweep", "resume", str(paths.folder), *flags]
+    with disk_errors(paths.log), paths.log.open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    until = time.monotonic() + _START_S
+    # `wait` right after this has to find it at work
+    while runner_of(paths) != process.pid and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    if options.json:
+        sys.stdout.write(json.dumps({"folder": str(paths.folder), "runner": process.pid}) + "\n")
+    else:
+        console = console_of(options)
+        console.line(f"Process {process.pid} runs the sweep in {paths.folder}")
+        for word in ("status", "wait", "cancel"):
+            console.line(f"  llmsys sweep {word} {paths.folder}")
+    return 0
+
+
+def _opened(rest: list[str], command: str) -> tuple[SweepPaths, Sweep, RunOptions, bool]:
+    """Read the folder and the flags of a sweep that is there."""
+    values, rest = take_values(rest, VALUES)
+    switches, rest = take_switches(rest, SWITCHES)
+    refuse_flags(rest, [*VALUES, *SWITCHES], command)
+    paths, sweep = open_sweep(newest_sweep(rest, command))
+    os.chdir(sweep.started_in)
+    how = options_of_run(RunOptions(**sweep.options), values, switches)
+    return paths, sweep, how, "--detach" in switches
+
+
+def options_of_run(how: RunOptions, values: dict[str, str], switches: Sequence[str]) -> RunOptions:
+    """Change how a sweep is run by what the command line says."""
+    asked: dict[str, Any] = {}
+    if "--jobs" in values:
+        asked["jobs"] = _number("--jobs", values["--jobs"], int)
+    if "--timeout" in values:
+        asked["timeout_s"] = _number("--timeout", values["--timeout"], float)
+    asked |= {flag[2:].replace("-", "_"): True for flag in ("--fail-fast", "--pack") if flag in switches}
+    if "--slurm" in values:
+        asked["slurm"] = None if values["--slurm"] == "off" else values["--slurm"]
+    return check_slurm(replace(how, **asked))
+
+
+def _number(flag: str, text: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise UserError(f"{flag} {text} is no number above 0", where="llmsys sweep")
+    return number
+
+
+def take_switches(rest: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flags without a value that are given, and the other arguments."""
+    return [text for text in rest if text in known], [text for text in rest if text not in known]
+
+
+def refuse_flags(rest: Sequence[str], valid: Sequence[str], command: str) -> None:
+    """Refuse what is left and looks like a flag."""
+    flags = [text for text in rest if text.startswith("-")]
+    if flags:
+        raise unknown_argument(flags[0], [*valid, "--json"], where=f"llmsys sweep {command}")
+
+
+def _take_settings(rest: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take out every `--set KEY=VALUE`."""
+    settings: list[str] = []
+    left: list[str] = []
+    waiting = list(rest)
+    while waiting:
+        text = waiting.pop(0)
+        if text != "--set":
+            left.append(text)
+        elif waiting and "=" in waiting[0]:
+            settings.append(waiting.pop(0))
+        else:
+            raise UserError("--set needs a setting", do="Write --set KEY=VALUE")
+    return settings, left
+
+
+def _check_settings(settings: Sequence[str]) -> None:
+    from llmsys_exp.config.compose import find_problems
+
+    problems = find_problems(list(settings)) if settings else []
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_kinds(wanted: set[str]) -> None:
+    known = [failure.OOM_GPU, failure.OOM_HOST, failure.CONFIG, failure.DATA, failure.DISK, failure.KILLED]
+    known += [failure.NCCL, failure.TIMEOUT, failure.BUG, failure.OTHER, "stopped", "does_not_fit", SKIPPED]
+    for kind in sorted(wanted - set(known)):
+        raise unknown_name("kind of failure", kind, known, where="--only", limit=len(known))
+
+
+def console_of(options: Options) -> Console:
+    """Return where words go: beside the result where that is JSON."""
+    return Console.on(sys.stderr if options.json else sys.stdout)

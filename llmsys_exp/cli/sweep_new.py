@@ -1,0 +1,86 @@
+"""`llmsys sweep run`: find the points, plan each, write down what was asked, and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from llmsys_exp.cli.options import Options, take_values
+from llmsys_exp.cli.sweep_go import (
+    SWITCHES,
+    VALUES,
+    console_of,
+    go,
+    options_of_run,
+    refuse_flags,
+    take_switches,
+)
+from llmsys_exp.config.compose import compose_config
+from llmsys_exp.errors import UserError
+from llmsys_exp.report.console import Console
+from llmsys_exp.runs.folder import check_name
+from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep
+from llmsys_exp.sweeps.gate import gate_points, reason
+from llmsys_exp.sweeps.ledger import SKIPPED
+from llmsys_exp.sweeps.point import Points
+from llmsys_exp.sweeps.points import points_of
+from llmsys_exp.sweeps.runner import RunOptions
+
+_FILL = "--fill"
+
+
+def run(rest: list[str], options: Options) -> int:
+    """Make the folder of a new sweep and run it."""
+    values, rest = take_values(rest, {**VALUES, "--verb": "train"})
+    switches, rest = take_switches(rest, (*SWITCHES, _FILL))
+    overrides = [text for text in rest if text not in ("-m", "--multirun")]
+    refuse_flags(overrides, [*VALUES, "--verb", *SWITCHES, _FILL], "run")
+    file, overrides = _split_file(overrides)
+    verb = values.get("--verb", "train")
+    how = options_of_run(RunOptions(), values, switches)
+    found = points_of(overrides, (), file, verb)
+    paths, sweep = _new_sweep(found, verb, how, console_of(options), fill=_FILL in switches)
+    return go(paths, sweep, how, options, detach="--detach" in switches)
+
+
+def _new_sweep(
+    found: Points, verb: str, how: RunOptions, console: Console, *, fill: bool
+) -> tuple[SweepPaths, Sweep]:
+    """Plan the points and make the folder; nothing is made where anything is wrong."""
+    gated = gate_points(found.points, base=found.base, verb=verb, fill=fill)
+    points = [one.point for one in gated]
+    config = compose_config([*found.base, *points[0].overrides])
+    check_name(config.name)
+    outputs = Path(config.paths.outputs).expanduser().absolute()
+    forecasts = [
+        {
+            "verdict": one.verdict,
+            "reason": reason(one) if one.verdict == SKIPPED else None,
+            "figures": one.figures,
+            "fix": one.fix,
+            "filled_from": one.filled_from,
+        }
+        for one in gated
+    ]
+    paths, sweep = create_sweep(
+        outputs, config.name, verb, base=found.base, points=points, options=asdict(how), forecasts=forecasts
+    )
+    skipped = sum(one.verdict == SKIPPED for one in gated)
+    said = f", {found.dropped} more have the settings of one of them" if found.dropped else ""
+    console.line(f"{len(points)} points{said}; {skipped} skipped")
+    return paths, sweep
+
+
+def _split_file(rest: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Take the sweep file out: the one argument that is no override."""
+    files = [text for text in rest if "=" not in text and not text.startswith("~")]
+    if len(files) > 1:
+        raise UserError(
+            f"{files[1]} is a second sweep file", where=files[0], do="Give one file and overrides"
+        )
+    if files and not Path(files[0]).is_file():
+        raise UserError(
+            f"{files[0]} is neither a sweep file nor KEY=VALUE", do="Name a YAML file, or write KEY=A,B"
+        )
+    return (Path(files[0]) if files else None), [text for text in rest if text not in files]

@@ -1,0 +1,1 @@
+"""Sweeps: points, gate, ledger, leases, runner. Parent side: nothing here imports torch."""

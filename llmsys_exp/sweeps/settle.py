@@ -1,0 +1,67 @@
+"""What became of points whose process is gone, and which points may be started again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from llmsys_exp.launch.failure import KILLED
+from llmsys_exp.runs.files import read_json
+from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.sweeps.folder import Sweep
+from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, SKIPPED, Ledger, PointState
+from llmsys_exp.sweeps.processes import end_point, is_alive
+
+AGAIN = frozenset({"stopped", KILLED})
+"""Failures that say nothing of the point: `resume` starts such points again."""
+
+
+def is_gone(now: PointState) -> bool:
+    """Whether the ledger calls a point running and its process is no more."""
+    return now.state == RUNNING and is_alive(now.fields) is False
+
+
+def settle(sweep: Sweep, ledger: Ledger, number: int, *, failure: tuple[str, str] | None = None) -> None:
+    """Write down what became of a point whose process is gone; nothing of it runs on after that.
+
+    Args:
+        sweep: the sweep.
+        ledger: its ledger.
+        number: of the point.
+        failure: kind and words, where it is known how the process ended.
+    """
+    now = ledger.states()[number]
+    if not is_gone(now):
+        return
+    end_point(sweep.id, number)
+    folder = now.fields.get("folder")
+    if folder is not None and isinstance(read_json(RunPaths(Path(folder)).manifest), dict):
+        # it was killed between its last file and the word of it
+        ledger.move(number, DONE, attempt=now.attempt, found=True)
+    elif failure is not None:
+        ledger.move(number, FAILED, attempt=now.attempt, kind=failure[0], what=failure[1])
+    else:
+        ledger.move(number, LOST, attempt=now.attempt)
+
+
+def settle_all(sweep: Sweep, ledger: Ledger) -> None:
+    """Settle every point whose process is gone."""
+    for number, now in ledger.states().items():
+        if is_gone(now):
+            settle(sweep, ledger, number)
+
+
+def reopen(ledger: Ledger, kinds: Collection[str], settings: Sequence[str] = ()) -> list[int]:
+    """Plan failed points of some kinds again, with further settings; return their numbers.
+
+    A skipped point has the kind `skipped`.
+    """
+    chosen = [
+        number
+        for number, now in ledger.states().items()
+        if (now.state == FAILED and now.fields.get("kind") in kinds)
+        or (now.state == SKIPPED and SKIPPED in kinds)
+    ]
+    told = {"set": list(settings)} if settings else {}
+    ledger.move_all([(number, PLANNED, told) for number in chosen])
+    return chosen

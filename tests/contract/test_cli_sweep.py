@@ -1,0 +1,149 @@
+"""`llmsys sweep` from points to exit code, with jobs that only pretend to train (`sweep_standin`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmsys_exp.cli import main
+from llmsys_exp.sweeps import start
+
+STANDIN = Path(__file__).parents[1] / "sweep_standin.py"
+
+
+@pytest.fixture(autouse=True)
+def standin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def command(folder: Path, number: int, timeout_s: float | None) -> list[str]:
+        return [sys.executable, str(STANDIN), *real(folder, number, timeout_s)[3:]]
+
+    real = start.job_command
+    monkeypatch.setattr(start, "job_command", command)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def sweep(*arguments: str) -> int:
+    return main.run(["sweep", *arguments])
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return what `status --json` says."""
+    capsys.readouterr()
+    sweep("status", *arguments, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def folder() -> str:
+    (found,) = Path("outputs").glob("*/*-sweep-*")
+    return str(found)
+
+
+def test_sweep_runs_fails_is_tried_again_and_is_then_complete(capsys: pytest.CaptureFixture[str]):
+    assert sweep("run", "name=ok,fail", "hardware=cpu") == 4
+    said = capsys.readouterr().out
+    assert "[2 of 2] point 2 failed (oom_gpu: The GPU ran out of memory): name=fail" in said
+    assert "Try again:    llmsys sweep retry" in said
+    before = shown(capsys)
+    assert before["counts"] == {"done": 1, "failed": 1}
+    assert before["points"][1]["kind"] == "oom_gpu"
+    assert Path(before["points"][0]["folder"], "manifest.json").is_file()
+    assert sweep("retry", folder(), "--only", "oom_gpu", "--set", "name=short") == 0
+    after = shown(capsys)
+    assert after["counts"] == {"done": 2}
+    assert after["points"][1]["overrides"] == ["name=fail", "name=short"]
+    assert after["points"][0]["folder"] == before["points"][0]["folder"], "what is done stays as it is"
+    assert sweep("resume") == 0
+    assert shown(capsys)["points"] == after["points"]
+
+
+def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change(
+    capsys: pytest.CaptureFixture[str],
+):
+    settings = ["model=qwen2_5_7b", "hardware=rtx4090", "method=lora", "gate=skip"]
+    assert sweep("run", *settings, "training.micro_batch=1,64") == 0
+    point = shown(capsys)["points"][1]
+    assert (point["state"], point["where"]) == ("skipped", "gpu")
+    assert point["needed_gib"] > point["limit_gib"]
+    assert "fits with training.micro_batch=" in point["what"]
+    asked = json.loads(Path(folder(), "sweep.json").read_text(encoding="utf-8"))
+    assert [one["verdict"] for one in asked["forecasts"]] == ["runs", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rum"], "Did you mean run?"),
+        (["run"], "Nothing is swept"),
+        (["run", "zero.stag=1,2"], "Did you mean zero.stage?"),
+        (["run", "nofile.yaml"], "neither a sweep file nor KEY=VALUE"),
+        (["run", "seed=1,2", "--fail-fst"], "Did you mean --fail-fast?"),
+        (["run", "seed=1,2", "--jobs", "0"], "--jobs 0 is no number above 0"),
+        (["run", "seed=1,2", "--verb", "export"], "'export' is not a known verb of a sweep"),
+        (["status"], "There is no sweep here"),
+        (["resume", "nowhere"], "no folder of a sweep"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_command_lines_are_refused_in_one_message(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
+    assert sweep(*arguments) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+    assert not Path("outputs").exists()
+
+
+def test_unknown_kind_and_setting_of_a_retry_are_refused(capsys: pytest.CaptureFixture[str]):
+    sweep("run", "name=ok,fail", "hardware=cpu")
+    assert sweep("retry", "--only", "oom") == 2
+    assert "oom_gpu" in capsys.readouterr().err
+    assert sweep("retry", "--set", "zero.stag=1") == 2
+    assert shown(capsys)["counts"] == {"done": 1, "failed": 1}
+
+
+def test_detached_sweep_is_told_of_cancelled_and_waited_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # a process of its own does not see our stand-in: a module of this name is found before the real one's
+    runner = tmp_path / "sitecustomize.py"
+    runner.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "if 'sweep' in sys.orig_argv:\n"
+        "    from llmsys_exp.sweeps import start\n"
+        "    real = start.job_command\n"
+        f"    start.job_command = lambda *asked: [sys.executable, {str(STANDIN)!r}, *real(*asked)[3:]]\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert sweep("run", "name=short,slow", "hardware=cpu", "--detach") == 0
+    deadline = time.monotonic() + 60
+    while shown(capsys)["counts"] != {"running": 1, "done": 1} and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert shown(capsys)["runner"] is not None
+    assert sweep("resume") == 0, "a second runner is none"
+    assert "runs this sweep already" in capsys.readouterr().out
+    assert sweep("cancel") == 0
+    assert shown(capsys)["counts"] == {"done": 1, "failed": 1}
+    assert shown(capsys)["points"][1]["kind"] == "stopped"
+    assert sweep("wait") == 6
+    assert "[1 of 2" in Path(folder(), "log.txt").read_text(encoding="utf-8")
+
+
+def test_help_and_list(capsys: pytest.CaptureFixture[str]):
+    assert sweep("--help") == 0
+    assert "llmsys sweep resume [FOLDER]" in capsys.readouterr().out
+    assert sweep("list") == 0
+    assert "No sweeps in outputs" in capsys.readouterr().out
+
+
+def test_status_pays_neither_for_hydra_nor_for_torch():
+    code = "import sys; from llmsys_exp.cli import main; main.run(['sweep', 'list']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"hydra", "torch", "pandas"} & set(done.stdout.split())
