@@ -101,10 +101,11 @@ def reason(gated: Gated) -> str:
     figures = gated.figures
     if "refused" in figures:
         return str(figures["refused"])
-    place = {"gpu": "one GPU", "host": "main memory", "disk": "disk"}[figures["where"]]
+    # without GPUs, a rank's share of main memory stands where a GPU's would
+    place = {"gpu": "a rank", "host": "main memory", "disk": "the disk"}[figures["where"]]
     limit = figures["limit_gib"]
     said = f"needs {figures['needed_gib']:.1f} GiB" if figures["needed_gib"] is not None else "does not fit"
-    of = "" if limit is None else f", {limit:.1f} GiB of {place} are there"
+    of = "" if limit is None else f", and {place} has {limit:.1f} GiB for it"
     return f"{said}{of}" + (f"; fits with {gated.fix}" if gated.fix else "")
 
 

@@ -54,7 +54,7 @@ def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change
     assert skipped.figures["needed_gib"] > 20 > skipped.figures["limit_gib"] > 14
     assert skipped.fix is not None
     assert skipped.fix.startswith("offload.optimizer=cpu (needs about")
-    assert "of one GPU are there" in reason(skipped)
+    assert "GiB, and a rank has " in reason(skipped)
 
 
 def test_policies() -> None:
