@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from llmsys_exp.config.schema import GatePolicy
@@ -13,19 +14,31 @@ if TYPE_CHECKING:
 
 
 def check(plan: Plan) -> list[str]:
+    """Return warnings to print for a training job that may start; raises as `judge` does."""
+    return judge(plan.config.gate.policy, fits=plan.verdict.fits, lines=lambda: verdict_lines(plan))
+
+
+def judge(
+    policy: GatePolicy, *, fits: bool, lines: Callable[[], Sequence[str]], what: str = "it"
+) -> list[str]:
     """Return warnings to print for a job that may start.
+
+    Args:
+        policy: what is done with a job that does not fit.
+        fits: whether the forecast says that it does.
+        lines: say what it needs, then why.
+        what: would run out of memory.
 
     Raises:
         DoesNotFit: when it may not, under the policies `skip` and `error`.
     """
-    policy = plan.config.gate.policy
-    if policy is GatePolicy.off or plan.verdict.fits:
+    if policy is GatePolicy.off or fits:
         return []
-    need, *reasons = verdict_lines(plan)
+    need, *reasons = lines()
     if policy is GatePolicy.warn:
         return [f"The forecast says that this will not fit: {need}", *reasons]
     raise DoesNotFit(
-        f"Not started, because it would run out of memory: {need.rstrip('.')}",
+        f"Not started, because {what} would run out of memory: {need.rstrip('.')}",
         why="  ".join(reasons),
         do="Run it anyway with gate=warn",
     )

@@ -14,6 +14,7 @@ from llmsys_exp.config.schema import Config, OnOom, Step
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.inputs.find import find_model
 from llmsys_exp.jobs import gate
+from llmsys_exp.jobs.inference import TITLE as INFER_TITLE
 from llmsys_exp.jobs.inference import run_inference
 from llmsys_exp.jobs.job import (
     Job,
@@ -53,7 +54,7 @@ STEP_TITLES = {
     Step.train: "Training",
     Step.export: "Writing the model",
     Step.quantize: "Quantising the model",
-    Step.infer: "Answering prompts",
+    Step.infer: INFER_TITLE,
     Step.parallelism: "Data, pipeline and tensor parallelism",
 }
 

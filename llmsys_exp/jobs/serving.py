@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
-from llmsys_exp.config.schema import Config, GatePolicy, Weights
-from llmsys_exp.errors import DoesNotFit, UserError
+from llmsys_exp.config.schema import Config, Weights
+from llmsys_exp.errors import UserError
 from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.inputs.weight_files import fingerprint
+from llmsys_exp.jobs.gate import judge
 from llmsys_exp.launch.interpreter import sglang_interpreter
 from llmsys_exp.launch.ports import is_free
 from llmsys_exp.launch.sglang import sglang_version
 from llmsys_exp.plan import Choice
 from llmsys_exp.plan.serving import ServingPlan, serving_plan
+from llmsys_exp.plan.serving_case import SGLANG_SERVER, starts_sglang
 from llmsys_exp.report.serving_text import serving_lines
-
-TRANSFORMERS, SERVER = "transformers", "sglang_server"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def settle_serving(
         UserError: for what could not start.
     """
     _check_port(config)
-    engine_python = sglang_interpreter(config, python)
+    engine_python = sglang_interpreter(config, python) if starts_sglang(config) else None
     source = model or (Path(inputs.model_folder) if inputs.model_folder else None)
     plan = serving_plan(
         config,
@@ -80,21 +80,9 @@ def settle_serving(
 
 
 def check_gate(plan: ServingPlan) -> list[str]:
-    """Return warnings to print for an engine that may be started.
-
-    Raises:
-        DoesNotFit: when it may not, under the policies `skip` and `error`.
-    """
-    policy = plan.config.gate.policy
-    if policy is GatePolicy.off or plan.fits:
-        return []
-    need, *reasons = serving_lines(plan)
-    if policy is GatePolicy.warn:
-        return [f"The forecast says that this will not fit: {need}", *reasons]
-    raise DoesNotFit(
-        f"Not started, because the engine would run out of memory: {need.rstrip('.')}",
-        why="  ".join(reasons),
-        do="Run it anyway with gate=warn",
+    """Return warnings to print for an engine that may be started; raises as `gate.judge` does."""
+    return judge(
+        plan.config.gate.policy, fits=plan.fits, lines=lambda: serving_lines(plan), what="the engine"
     )
 
 
@@ -117,7 +105,7 @@ def engine_key(
         "dtype": config.training.dtype.name,
         "attention": config.training.attention,
         "quantization": to_plain(config.method.quantization),
-        "server": to_plain(inference.server) if inference.engine == SERVER else None,
+        "server": to_plain(inference.server) if inference.engine == SGLANG_SERVER else None,
         "arguments": plan.arguments,
         "start_timeout_s": inference.sglang.start_timeout_s,
         "engine_python": plan.python,
@@ -151,7 +139,7 @@ def check_place(config: Config) -> None:
 
 def _check_port(config: Config) -> None:
     server = config.inference.server
-    ours = config.inference.engine == SERVER and server.url is None
+    ours = starts_sglang(config) and config.inference.engine == SGLANG_SERVER
     if ours and server.port is not None and not is_free(server.port):
         raise UserError(
             f"Port {server.port} is in use on this machine",

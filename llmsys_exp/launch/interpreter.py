@@ -56,8 +56,8 @@ def require_engine(step: str, python: str) -> None:
     )
 
 
-def sglang_interpreter(config: Config, python: str) -> str | None:
-    """Return the Python that runs SGLang; None where the engine is none that we start.
+def sglang_interpreter(config: Config, python: str) -> str:
+    """Return the Python that runs an SGLang of our own; `python` where no other is named.
 
     SGLang pins torch and transformers exactly, so it often lives in an environment of its own.
 
@@ -65,10 +65,6 @@ def sglang_interpreter(config: Config, python: str) -> str | None:
         UserError: when `inference.sglang.python` is not a program, or lacks SGLang.
     """
     settings = config.inference
-    if settings.engine == "transformers" or (
-        settings.engine == "sglang_server" and settings.server.url is not None
-    ):
-        return None
     chosen = settings.sglang.python
     if chosen is not None:
         python = _program(chosen, "inference.sglang.python", holds="SGLang")
