@@ -2,7 +2,7 @@
 
     python benchmarks/sweep_kill.py [--points 60] [--kills 20] [--seed 1]
 
-Jobs go through the same code as real ones (ledger, lease, runner, `llmsys_exp.sweeps.job`); only the verb is
+Jobs go through the same code as real ones (ledger, lease, runner, `llmsys_exp.sweeps.running.job`); only the verb is
 replaced by one whose worker takes a fraction of a second. SIGKILL goes to the runner, to a job, to its worker,
 or to runner and jobs at once.
 """
@@ -25,14 +25,14 @@ from pathlib import Path
 
 from llmsys_exp.runs.folder import create_run_folder
 from llmsys_exp.runs.lock import locked
-from llmsys_exp.sweeps import job, start
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep, open_sweep
-from llmsys_exp.sweeps.lease import leases_here
-from llmsys_exp.sweeps.ledger import DONE, RUNNING
-from llmsys_exp.sweeps.lines import decode
-from llmsys_exp.sweeps.point import Point
-from llmsys_exp.sweeps.runner import Runner, RunOptions
-from llmsys_exp.sweeps.settle import AGAIN, reopen
+from llmsys_exp.sweeps.ledger.ledger import DONE, RUNNING
+from llmsys_exp.sweeps.ledger.lines import decode
+from llmsys_exp.sweeps.ledger.settle import AGAIN, reopen
+from llmsys_exp.sweeps.points.point import Point
+from llmsys_exp.sweeps.running import job, start
+from llmsys_exp.sweeps.running.lease import leases_here
+from llmsys_exp.sweeps.running.runner import Runner, RunOptions
 
 HERE = str(Path(__file__).absolute())
 WORKER = """

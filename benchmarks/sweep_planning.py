@@ -4,7 +4,7 @@
 
 Hydra composes 200 of the points, in one session, and is extrapolated. `--check` takes random settings for
 so long, compares their verdicts with those of the full forecast (`llmsys plan`), and prints how far
-estimates lie from what jobs require: `UNDER` and `OVER` in `llmsys_exp/sweeps/screen.py` stand on that.
+estimates lie from what jobs require: `UNDER` and `OVER` in `llmsys_exp/sweeps/gate/screen.py` stand on that.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from llmsys_exp.config.compose import VERSION_BASE, register_schema
 from llmsys_exp.config.folders import ROOT_CONFIG, conf_dir
 from llmsys_exp.errors import UserError
 from llmsys_exp.plan.resolve import settle
-from llmsys_exp.sweeps.composing import Composer
-from llmsys_exp.sweeps.gate import gate_points
-from llmsys_exp.sweeps.outcomes import Outcomes
-from llmsys_exp.sweeps.playing import FITS, NEAR, NO_FIT, TIGHT
-from llmsys_exp.sweeps.points import points_of
-from llmsys_exp.sweeps.settings import one_setting
+from llmsys_exp.sweeps.gate.gate import gate_points
+from llmsys_exp.sweeps.gate.outcomes import Outcomes
+from llmsys_exp.sweeps.gate.playing import FITS, NEAR, NO_FIT, TIGHT
+from llmsys_exp.sweeps.points.composing import Composer
+from llmsys_exp.sweeps.points.find import points_of
+from llmsys_exp.sweeps.points.settings import one_setting
 from planner.units import GIB
 
 SAMPLE = 200

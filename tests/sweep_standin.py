@@ -1,4 +1,4 @@
-"""Stands in for `llmsys_exp.sweeps.job` with a verb that only pretends to train: `python sweep_standin.py ...`.
+"""Stands in for `llmsys_exp.sweeps.running.job` with a verb that only pretends to train: `python sweep_standin.py ...`.
 
 What a point does is the value of `name`: ok, slow, short, fail, refuse, stopped, killed, crash or half.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from llmsys_exp.errors import EXIT_STOPPED, JobError, UserError
 from llmsys_exp.runs.folder import create_run_folder
-from llmsys_exp.sweeps.job import main
+from llmsys_exp.sweeps.running.job import main
 
 
 def run(arguments: list[str]) -> int:

@@ -17,9 +17,9 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.report.sweep_state import counts, exit_code, show_sweep, state_of_point, sweep_to_dict
 from llmsys_exp.runs.status import is_held
 from llmsys_exp.sweeps.folder import FILE, Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.ledger import RUNNING, Ledger
-from llmsys_exp.sweeps.processes import ask
-from llmsys_exp.sweeps.slurm import cancel_tasks, settle_tasks, task_of, uses_slurm
+from llmsys_exp.sweeps.ledger.ledger import RUNNING, Ledger
+from llmsys_exp.sweeps.running.processes import ask
+from llmsys_exp.sweeps.slurm.array import cancel_tasks, settle_tasks, task_of, uses_slurm
 
 OUTPUTS = Path("outputs")
 POLL_S = 0.2

@@ -20,11 +20,11 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.lease import leases_here
-from llmsys_exp.sweeps.ledger import FAILED, SKIPPED
-from llmsys_exp.sweeps.runner import Runner, RunOptions
-from llmsys_exp.sweeps.settle import AGAIN, reopen
-from llmsys_exp.sweeps.start import slots_needed
+from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED
+from llmsys_exp.sweeps.ledger.settle import AGAIN, reopen
+from llmsys_exp.sweeps.running.lease import leases_here
+from llmsys_exp.sweeps.running.runner import Runner, RunOptions
+from llmsys_exp.sweeps.running.start import slots_needed
 
 VALUES = {"--jobs": "N", "--timeout": "SECONDS", "--slurm": "KEY=VALUE,... or off"}
 _START_S = 30.0

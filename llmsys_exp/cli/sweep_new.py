@@ -21,11 +21,11 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep
-from llmsys_exp.sweeps.gate import gate_points, reason
-from llmsys_exp.sweeps.ledger import SKIPPED
-from llmsys_exp.sweeps.point import Points
-from llmsys_exp.sweeps.points import points_of
-from llmsys_exp.sweeps.runner import RunOptions
+from llmsys_exp.sweeps.gate.gate import gate_points, reason
+from llmsys_exp.sweeps.ledger.ledger import SKIPPED
+from llmsys_exp.sweeps.points.find import points_of
+from llmsys_exp.sweeps.points.point import Points
+from llmsys_exp.sweeps.running.runner import RunOptions
 
 _FILL = "--fill"
 

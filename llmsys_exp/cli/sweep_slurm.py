@@ -9,8 +9,8 @@ from llmsys_exp.cli.options import Options
 from llmsys_exp.errors import UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.runner import RunOptions
-from llmsys_exp.sweeps.slurm import parse_options, submit
+from llmsys_exp.sweeps.running.runner import RunOptions
+from llmsys_exp.sweeps.slurm.array import parse_options, submit
 
 
 def check_slurm(how: RunOptions) -> RunOptions:

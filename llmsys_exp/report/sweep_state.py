@@ -9,8 +9,8 @@ from typing import Any
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_JOB_FAILED, EXIT_OK, EXIT_STOPPED
 from llmsys_exp.report.console import Console, duration
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, SKIPPED, STATES, PointState
-from llmsys_exp.sweeps.settle import AGAIN, is_gone
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, SKIPPED, STATES, PointState
+from llmsys_exp.sweeps.ledger.settle import AGAIN, is_gone
 
 MOST_ROWS = 40
 States = Mapping[int, PointState]

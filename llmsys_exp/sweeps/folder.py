@@ -13,8 +13,8 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.runs.files import disk_errors, write_json
 from llmsys_exp.runs.folder import create_sweep_folder
 from llmsys_exp.runs.manifest import utc_now
-from llmsys_exp.sweeps.ledger import SKIPPED, Ledger
-from llmsys_exp.sweeps.point import Point
+from llmsys_exp.sweeps.ledger.ledger import SKIPPED, Ledger
+from llmsys_exp.sweeps.points.point import Point
 from planner.units import GIB
 
 SCHEMA_VERSION = 1

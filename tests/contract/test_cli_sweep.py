@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmsys_exp.cli import main
-from llmsys_exp.sweeps import start
+from llmsys_exp.sweeps.running import start
 
 STANDIN = Path(__file__).parents[1] / "sweep_standin.py"
 
@@ -116,7 +116,7 @@ def test_detached_sweep_is_told_of_cancelled_and_waited_for(
     runner.write_text(
         "import sys\nfrom pathlib import Path\n"
         "if 'sweep' in sys.orig_argv:\n"
-        "    from llmsys_exp.sweeps import start\n"
+        "    from llmsys_exp.sweeps.running import start\n"
         "    real = start.job_command\n"
         f"    start.job_command = lambda *asked: [sys.executable, {str(STANDIN)!r}, *real(*asked)[3:]]\n",
         encoding="utf-8",

@@ -10,14 +10,14 @@ import pytest
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.plan.resolve import settle
-from llmsys_exp.sweeps import outcomes, playing
-from llmsys_exp.sweeps.composing import Composer
-from llmsys_exp.sweeps.gate import gate_points, reason
-from llmsys_exp.sweeps.outcomes import Outcomes
-from llmsys_exp.sweeps.playing import Judged, Pair, borders
-from llmsys_exp.sweeps.point import Gated, Point, Points
-from llmsys_exp.sweeps.points import points_of
-from llmsys_exp.sweeps.settings import one_setting
+from llmsys_exp.sweeps.gate import outcomes, playing
+from llmsys_exp.sweeps.gate.gate import gate_points, reason
+from llmsys_exp.sweeps.gate.outcomes import Outcomes
+from llmsys_exp.sweeps.gate.playing import Judged, Pair, borders
+from llmsys_exp.sweeps.points.composing import Composer
+from llmsys_exp.sweeps.points.find import points_of
+from llmsys_exp.sweeps.points.point import Gated, Point, Points
+from llmsys_exp.sweeps.points.settings import one_setting
 from planner.forecasting import forecast_training
 from planner.tables import gpu
 from planner.units import GIB

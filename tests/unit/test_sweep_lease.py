@@ -14,8 +14,8 @@ import pytest
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch.gpus import Card
-from llmsys_exp.sweeps import lease as module
-from llmsys_exp.sweeps.lease import Leases, Slot, core_slots, gpu_slots, memory_table, variables
+from llmsys_exp.sweeps.running import lease as module
+from llmsys_exp.sweeps.running.lease import Leases, Slot, core_slots, gpu_slots, memory_table, variables
 
 GIB = 1 << 30
 CARDS = tuple(Slot(f"gpu-GPU-{letter}", str(index), 80 * GIB) for index, letter in enumerate("abcd"))
@@ -23,7 +23,7 @@ CARDS = tuple(Slot(f"gpu-GPU-{letter}", str(index), 80 * GIB) for index, letter 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from llmsys_exp.sweeps.lease import Leases, Slot
+from llmsys_exp.sweeps.running.lease import Leases, Slot
 leases = Leases([Slot(f"core-{n}", str(n)) for n in range(4)], Path(sys.argv[1]))
 while (lease := leases.acquire(2)) is None:
     time.sleep(0.01)

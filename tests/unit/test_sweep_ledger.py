@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, SKIPPED, Ledger
-from llmsys_exp.sweeps.lines import decode, encode
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, SKIPPED, Ledger
+from llmsys_exp.sweeps.ledger.lines import decode, encode
 
 POINTS = 4
 
@@ -150,7 +150,7 @@ def test_retry_adds_settings_and_keeps_the_folder(tmp_path: Path):
 RACER = """
 import sys
 from pathlib import Path
-from llmsys_exp.sweeps.ledger import Ledger
+from llmsys_exp.sweeps.ledger.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]), "s1", 40)
 print(sum(ledger.move(number, "running", who=sys.argv[2]) for number in range(1, 41)))
 """

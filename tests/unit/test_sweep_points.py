@@ -11,9 +11,9 @@ from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.errors import UserError
 from llmsys_exp.runs.folder import config_hash
-from llmsys_exp.sweeps.composing import Composer
-from llmsys_exp.sweeps.points import points_of
-from llmsys_exp.sweeps.settings import expand, one_setting, write
+from llmsys_exp.sweeps.points.composing import Composer
+from llmsys_exp.sweeps.points.find import points_of
+from llmsys_exp.sweeps.points.settings import expand, one_setting, write
 
 TEXTS = [
     "abc",

@@ -11,12 +11,12 @@ import pytest
 from llmsys_exp.cli.main import run
 from llmsys_exp.cli.sweep_slurm import check_slurm
 from llmsys_exp.errors import UserError
-from llmsys_exp.sweeps import slurm
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep
-from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, RUNNING
-from llmsys_exp.sweeps.point import Point
-from llmsys_exp.sweeps.runner import RunOptions
-from llmsys_exp.sweeps.slurm_task import _start, _wait, take_back
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, RUNNING
+from llmsys_exp.sweeps.points.point import Point
+from llmsys_exp.sweeps.running.runner import RunOptions
+from llmsys_exp.sweeps.slurm import array
+from llmsys_exp.sweeps.slurm.task import _start, _wait, take_back
 
 NEEDS_SUBMITIT = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="needs the extra `slurm`"
@@ -36,7 +36,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **answers: str) -> N
         file.write_text(f"#!/bin/sh\n{answers.get(name, 'true')}\n", encoding="utf-8")
         file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm, "find_spec", lambda name: object())
+    monkeypatch.setattr(array, "find_spec", lambda name: object())
 
 
 def begin(made: tuple[SweepPaths, Sweep], number: int, task: str) -> None:
@@ -61,7 +61,7 @@ def test_a_task_that_is_gone_leaves_its_point_lost_or_done(made, tmp_path, monke
     folder.mkdir()
     (folder / "manifest.json").write_text("{}", encoding="utf-8")
     sweep.ledger(paths).move(2, RUNNING, attempt=1, folder=str(folder))
-    assert slurm.settle_tasks(paths, sweep) == {3: "7_2"}
+    assert array.settle_tasks(paths, sweep) == {3: "7_2"}
     assert states(made) == [LOST, DONE, RUNNING]
 
 
@@ -94,7 +94,7 @@ def test_only_tasks_that_are_alive_are_cancelled(made, tmp_path, monkeypatch) ->
     stand_in(tmp_path, monkeypatch, squeue="printf '9\\n7_1\\n'", scancel=f'echo "$@" > "{told}"')
     begin(made, 1, "7_0")
     begin(made, 2, "7_1")
-    assert slurm.cancel_tasks(paths) == ["7_1"]
+    assert array.cancel_tasks(paths) == ["7_1"]
     assert told.read_text(encoding="utf-8") == "7_1\n"
 
 
@@ -115,7 +115,7 @@ def test_without_slurm_or_submitit_nothing_is_made(tmp_path, monkeypatch, capsys
     assert run(asked) == 2
     assert "Slurm is not installed here" in capsys.readouterr().err
     stand_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(slurm, "find_spec", lambda name: None)
+    monkeypatch.setattr(array, "find_spec", lambda name: None)
     assert run(asked) == 2
     assert "pip install 'llmsys-exp[slurm]'" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()
@@ -142,8 +142,8 @@ def test_options_that_slurm_cannot_follow_are_refused(text, options, expected, t
 def test_what_slurm_says_of_a_job_that_it_refuses_is_passed_on(made, tmp_path, monkeypatch) -> None:
     paths, sweep = made
     stand_in(tmp_path, monkeypatch, sbatch="echo 'no such partition' >&2; exit 1")
-    options = slurm.parse_options("time=5,partition=gpu")
+    options = array.parse_options("time=5,partition=gpu")
     assert options == {"time": 5, "partition": "gpu"}
     with pytest.raises(UserError, match=r"Slurm did not take the job.*no such partition"):
-        slurm.submit(paths, sweep, options)
+        array.submit(paths, sweep, options)
     assert states(made) == [PLANNED] * 3

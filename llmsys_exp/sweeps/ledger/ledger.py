@@ -18,7 +18,7 @@ from typing import Any
 from llmsys_exp.errors import UserError
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.runs.manifest import utc_now
-from llmsys_exp.sweeps.lines import decode, encode
+from llmsys_exp.sweeps.ledger.lines import decode, encode
 
 VERSION = 1
 PLANNED, SKIPPED, RUNNING, DONE, FAILED, LOST = "planned", "skipped", "running", "done", "failed", "lost"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmsys_exp.sweeps.playing import Judged, Pair
-from llmsys_exp.sweeps.screen import node_bytes, surely_fits
+from llmsys_exp.sweeps.gate.playing import Judged, Pair
+from llmsys_exp.sweeps.gate.screen import node_bytes, surely_fits
 from planner.grid.estimate import peak_bytes
 from planner.grid.structures import consistent
 from planner.search import Room

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from llmsys_exp.report.console import duration
 from llmsys_exp.sweeps.folder import Sweep
-from llmsys_exp.sweeps.ledger import LOST, PLANNED, RUNNING, PointState
+from llmsys_exp.sweeps.ledger.ledger import LOST, PLANNED, RUNNING, PointState
 
 
 class Progress:

@@ -20,7 +20,7 @@ from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import micro_batch_options
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Opened, open_job
-from llmsys_exp.sweeps.playing import (
+from llmsys_exp.sweeps.gate.playing import (
     FITS,
     NEAR,
     NO_FIT,

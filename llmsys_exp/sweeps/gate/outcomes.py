@@ -12,13 +12,13 @@ from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.config.tree import value_at
 from llmsys_exp.errors import UserError
 from llmsys_exp.runs.folder import check_name
-from llmsys_exp.sweeps.changes import Fix, cheapest_changes
-from llmsys_exp.sweeps.composing import Resolved, Tree, typed
-from llmsys_exp.sweeps.disk import free_bytes, written_bytes
-from llmsys_exp.sweeps.playing import FITS, NEAR, NO_FIT, TIGHT, Judged, Plays, Size
-from llmsys_exp.sweeps.screen import SIZES, judge_structure
-from llmsys_exp.sweeps.serving import Served, judge_serving
-from llmsys_exp.sweeps.settings import Setting
+from llmsys_exp.sweeps.gate.changes import Fix, cheapest_changes
+from llmsys_exp.sweeps.gate.disk import free_bytes, written_bytes
+from llmsys_exp.sweeps.gate.playing import FITS, NEAR, NO_FIT, TIGHT, Judged, Plays, Size
+from llmsys_exp.sweeps.gate.screen import SIZES, judge_structure
+from llmsys_exp.sweeps.gate.serving import Served, judge_serving
+from llmsys_exp.sweeps.points.composing import Resolved, Tree, typed
+from llmsys_exp.sweeps.points.settings import Setting
 from planner.units import GIB
 
 MOST_PLAYS = 16

@@ -18,12 +18,12 @@ from llmsys_exp.launch.failure import OTHER
 from llmsys_exp.launch.process import GRACE_S
 from llmsys_exp.launch.stopping import SAVING_GRACE_S
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.lease import Leases
-from llmsys_exp.sweeps.ledger import FAILED, LOST, PLANNED, RUNNING, PointState
-from llmsys_exp.sweeps.processes import ask, end_point, is_alive
-from llmsys_exp.sweeps.progress import Progress
-from llmsys_exp.sweeps.settle import AGAIN, is_gone, settle, settle_all
-from llmsys_exp.sweeps.start import Child, start_job
+from llmsys_exp.sweeps.ledger.ledger import FAILED, LOST, PLANNED, RUNNING, PointState
+from llmsys_exp.sweeps.ledger.settle import AGAIN, is_gone, settle, settle_all
+from llmsys_exp.sweeps.running.lease import Leases
+from llmsys_exp.sweeps.running.processes import ask, end_point, is_alive
+from llmsys_exp.sweeps.running.progress import Progress
+from llmsys_exp.sweeps.running.start import Child, start_job
 
 POLL_S = 0.03
 LOOK_S = 0.5

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from llmsys_exp.config.schema import GatePolicy
 from llmsys_exp.errors import DoesNotFit, unknown_name
-from llmsys_exp.sweeps.composing import Composer
-from llmsys_exp.sweeps.outcomes import Outcome, Outcomes
-from llmsys_exp.sweeps.point import Gated, Point
-from llmsys_exp.sweeps.settings import Setting, one_setting
+from llmsys_exp.sweeps.gate.outcomes import Outcome, Outcomes
+from llmsys_exp.sweeps.points.composing import Composer
+from llmsys_exp.sweeps.points.point import Gated, Point
+from llmsys_exp.sweeps.points.settings import Setting, one_setting
 
 RUNS, TIGHT, SKIPPED = "runs", "tight", "skipped"
 SHOWN = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
-from llmsys_exp.sweeps.playing import NO_FIT
+from llmsys_exp.sweeps.gate.playing import NO_FIT
 
 
 @dataclass(frozen=True)

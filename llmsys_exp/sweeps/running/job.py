@@ -1,4 +1,4 @@
-"""Run one point of a sweep: `python -m llmsys_exp.sweeps.job SWEEP_FOLDER NUMBER [--timeout SECONDS]`.
+"""Run one point: `python -m llmsys_exp.sweeps.running.job SWEEP_FOLDER NUMBER [--timeout SECONDS]`.
 
 The process claims the point in the ledger, does what `llmsys train` or `llmsys infer` does, and writes down
 how that ended. It needs nobody above it: a runner, a batch system or a user may start it, and where two do,
@@ -27,8 +27,8 @@ from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.folder import ON_CREATED
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.ledger import DONE, FAILED, RUNNING, Ledger
-from llmsys_exp.sweeps.processes import end_point, identity, tag_of
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, RUNNING, Ledger
+from llmsys_exp.sweeps.running.processes import end_point, identity, tag_of
 
 EXIT_TAKEN = 75
 """Somebody else runs the point, or it is done."""
@@ -146,7 +146,7 @@ def _can_go_on(verb: str, paths: RunPaths) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run the point."""
-    parser = argparse.ArgumentParser(prog="python -m llmsys_exp.sweeps.job", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m llmsys_exp.sweeps.running.job", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("number", type=int)
     parser.add_argument("--timeout", type=float, default=None, metavar="SECONDS")

@@ -14,9 +14,9 @@ from llmsys_exp.errors import EXIT_INTERRUPTED, UserError
 from llmsys_exp.launch.failure import KILLED, OOM_HOST, OTHER, kernel_kills
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.sweeps.folder import SweepPaths
-from llmsys_exp.sweeps.job import EXIT_TAKEN, LEASE, STOPPED
-from llmsys_exp.sweeps.lease import Lease, Leases, cores, variables
-from llmsys_exp.sweeps.processes import tag_of
+from llmsys_exp.sweeps.running.job import EXIT_TAKEN, LEASE, STOPPED
+from llmsys_exp.sweeps.running.lease import Lease, Leases, cores, variables
+from llmsys_exp.sweeps.running.processes import tag_of
 
 
 @dataclass
@@ -66,7 +66,7 @@ def start_job(paths: SweepPaths, sweep: str, number: int, lease: Lease, *, timeo
 def job_command(folder: Path, number: int, timeout_s: float | None) -> list[str]:
     """Return the command that runs one point, wherever it is started."""
     limit = [] if timeout_s is None else ["--timeout", f"{timeout_s:g}"]
-    return [sys.executable, "-m", "llmsys_exp.sweeps.job", str(folder), str(number), *limit]
+    return [sys.executable, "-m", "llmsys_exp.sweeps.running.job", str(folder), str(number), *limit]
 
 
 def slots_needed(leases: Leases, jobs: int | None) -> Callable[[Sequence[str]], int]:

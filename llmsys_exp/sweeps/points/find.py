@@ -13,10 +13,10 @@ from pathlib import Path
 
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
-from llmsys_exp.sweeps.composing import Composer, Resolved, check_setting, typed
-from llmsys_exp.sweeps.point import Point, Points
-from llmsys_exp.sweeps.settings import Setting, expand, keys_of
-from llmsys_exp.sweeps.sweep_file import (
+from llmsys_exp.sweeps.points.composing import Composer, Resolved, check_setting, typed
+from llmsys_exp.sweeps.points.point import Point, Points
+from llmsys_exp.sweeps.points.settings import Setting, expand, keys_of
+from llmsys_exp.sweeps.points.sweep_file import (
     Axis,
     Condition,
     Step,

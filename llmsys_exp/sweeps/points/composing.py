@@ -22,7 +22,7 @@ from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import settings_tree, value_at
 from llmsys_exp.errors import ConfigError
-from llmsys_exp.sweeps.settings import Setting
+from llmsys_exp.sweeps.points.settings import Setting
 
 KEY_DIGITS = 16
 

@@ -9,8 +9,8 @@ from llmsys_exp.launch.failure import KILLED
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import Sweep
-from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, SKIPPED, Ledger, PointState
-from llmsys_exp.sweeps.processes import end_point, is_alive
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, SKIPPED, Ledger, PointState
+from llmsys_exp.sweeps.running.processes import end_point, is_alive
 
 AGAIN = frozenset({"stopped", KILLED})
 """Failures that say nothing of the point: `resume` starts such points again."""

@@ -31,7 +31,7 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
-from llmsys_exp.sweeps.settings import Setting, expand, keys_of, write
+from llmsys_exp.sweeps.points.settings import Setting, expand, keys_of, write
 
 SECTIONS = ("base", "grid", "zip", "when", "exclude", "points")
 Step = tuple[Setting, ...]

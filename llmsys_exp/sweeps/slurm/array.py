@@ -16,8 +16,8 @@ from typing import Any
 from llmsys_exp.errors import UserError, unknown_name
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.ledger import LOST, PLANNED, RUNNING, PointState
-from llmsys_exp.sweeps.slurm_task import PREFIX, PointTask, end_gone
+from llmsys_exp.sweeps.ledger.ledger import LOST, PLANNED, RUNNING, PointState
+from llmsys_exp.sweeps.slurm.task import PREFIX, PointTask, end_gone
 
 MOST_TASKS = 1000
 """Tasks of one array; Slurm's own limit is 1,001 unless a site has set another."""

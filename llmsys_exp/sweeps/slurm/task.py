@@ -16,11 +16,11 @@ from llmsys_exp.errors import EXIT_STOPPED
 from llmsys_exp.runs.files import disk_errors, read_json
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import open_sweep
-from llmsys_exp.sweeps.job import LEASE
-from llmsys_exp.sweeps.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, Ledger
-from llmsys_exp.sweeps.processes import tag_of
-from llmsys_exp.sweeps.settle import AGAIN
-from llmsys_exp.sweeps.start import job_command
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, Ledger
+from llmsys_exp.sweeps.ledger.settle import AGAIN
+from llmsys_exp.sweeps.running.job import LEASE
+from llmsys_exp.sweeps.running.processes import tag_of
+from llmsys_exp.sweeps.running.start import job_command
 
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission

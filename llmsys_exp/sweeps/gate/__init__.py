@@ -1,0 +1,1 @@
+"""Which points fit: forecasts of all of them, and the cheapest change of those that do not."""

@@ -1,0 +1,1 @@
+"""Which points a sweep has: the command line, sweep files, composition."""

@@ -1,0 +1,1 @@
+"""Points on this machine: leases, jobs, the runner."""
