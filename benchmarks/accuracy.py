@@ -4,7 +4,7 @@
 
 FILE of `--rivals` comes from benchmarks/rivals/run.py; each rival then stands beside us on the rows in its scope.
 Errors are forecast / measured - 1. No fitted constant enters them; formulas were mended after seeing rows. On rows of
-h200-validation, h200-settings and h200-fresh the forecast that was frozen before measuring stands beside today's.
+h200-validation, h200-settings, h200-fresh and h200-grid the forecast that was frozen before measuring stands beside today's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FROZEN = tuple(
         "h200-2026-11-29-settings",
         "h200-2026-11-29-fresh",
         "h200-2026-11-29-boundary",
+        "h200-2026-11-30-grid",
     )
 )
 WORST = 8

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "planner/data/measured"
-TRAINING = ("h200-training.jsonl", "h200-validation.jsonl", "h200-settings.jsonl", "h200-fresh.jsonl")
+TRAINING = (
+    "h200-training.jsonl",
+    "h200-validation.jsonl",
+    "h200-settings.jsonl",
+    "h200-fresh.jsonl",
+    "h200-grid.jsonl",
+)
 
 
 def measured_rows() -> list[dict[str, Any]]:

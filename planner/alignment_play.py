@@ -29,7 +29,7 @@ class Scorer:
         self.engine, self.workspaces = run.engine, run.workspaces
         self.coordinator: Coordinator | None = None
         if isinstance(self.engine, Stage3):  # a pass of its own order of modules has a trace of its own
-            self.coordinator = Coordinator(self.arena, case.zero, case.world_size)
+            self.coordinator = Coordinator(self.arena, case.zero, case.world_size, uploads=False)
 
     def logits(self) -> Tensor:
         """One forward pass under `no_grad` to the output layer."""

@@ -29,8 +29,9 @@ class GatherHandle:
 class Coordinator:
     """Follows which parameters are whole on this rank."""
 
-    def __init__(self, arena: Arena, settings: ZeroSettings, world_size: int) -> None:
-        self.arena, self.settings, self.world = arena, settings, world_size
+    def __init__(self, arena: Arena, settings: ZeroSettings, world_size: int, *, uploads: bool) -> None:
+        """Follow a run; `uploads`: the partitions are in main memory or on NVMe."""
+        self.arena, self.settings, self.world, self.uploads = arena, settings, world_size, uploads
         self.whole: dict[Parameter, Buffer | None] = {}
         self.in_flight: dict[Parameter, GatherHandle] = {}
         self.available_numel = 0
@@ -183,8 +184,9 @@ class Coordinator:
         if not parameters:
             return
         self.available_numel += sum(p.held_numel for p in parameters)
-        if self.world == 1:  # a view of the partition
-            self.whole.update(dict.fromkeys(parameters))
+        if self.world == 1:  # `NoGatherHandle`: a view of the partition, or its copy on the GPU
+            for parameter in parameters:
+                self.whole[parameter] = self._upload(parameter) if self.uploads else None
             return
         if len(parameters) == 1:
             parameter = parameters[0]
@@ -193,6 +195,10 @@ class Coordinator:
             return
         handle = GatherHandle(parameters, self._flat(parameters))
         self.in_flight.update(dict.fromkeys(parameters, handle))
+
+    def _upload(self, parameter: Parameter) -> Buffer:
+        nbytes = parameter.held_numel * parameter.held_itemsize
+        return self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
 
     def _flat(self, parameters: list[Parameter]) -> Buffer:
         nbytes = sum(ceil_div(p.held_numel, self.world) * self.world * p.held_itemsize for p in parameters)

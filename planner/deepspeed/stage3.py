@@ -36,7 +36,8 @@ class Stage3:
         self.keeps_inputs = case.zero.memory_efficient_linear
         self.itemsize = DTYPE_BYTES[case.dtype]
         self.gradient_itemsize = DTYPE_BYTES[case.grad_accum_dtype or case.dtype]
-        self.coordinator = Coordinator(arena, case.zero, case.world_size)
+        uploads = case.offload_param != "none"
+        self.coordinator = Coordinator(arena, case.zero, case.world_size, uploads=uploads)
         self.trained = [p for p in network.parameters() if p.trainable]
         self.shard_numel = sum(self._shard(p) for p in self.trained)
         self.shards: dict[Parameter, Buffer] = {}

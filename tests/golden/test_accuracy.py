@@ -11,7 +11,9 @@ from planner.parsing import parse_training_case
 from planner.tables import DATA
 from planner.units import GIB
 
-ROWS = measured_rows()
+# Of the sweep's points those of each kind and near the limit; `make accuracy` plays them all.
+POINTS = {"g010", "g014", "g026", "g038", "g046", "g048", "gs014", "gs017"}
+ROWS = [row for row in measured_rows() if not row["id"].startswith("g") or row["id"] in POINTS]
 OK = [row for row in ROWS if row["measured"]["status"] == "ok"]
 LIMITED = [row for row in ROWS if row["case"].get("memory_limit_gib") is not None]
 UNLIMITED = [row for row in OK if row["case"].get("memory_limit_gib") is None]
@@ -27,6 +29,11 @@ OFF = {
     "x008": (-1.09, "8-bit base: 0.04 GiB short within backward"),
     "x027": (-0.72, "one key head spread over all: 0.03 GiB short within backward"),
     "t085": (-0.30, "4-bit base: 0.01 GiB short from loading on"),
+    "g026": (2.04, "one short row a step: 0.06 GiB too much while gradients go to main memory"),
+    "g038": (
+        4.94,
+        "weights in main memory, one short row: one layer too much gathered from the second step on",
+    ),
 }
 RESERVED_WORST = 0.11
 RESERVED_OFF = {
@@ -34,7 +41,11 @@ RESERVED_OFF = {
     "x013": (-14.8, "mixture of experts: 1.1 GiB more for the first step after another"),
 }
 # Limits within 4 % of the boundary that are judged wrongly. The band says "tight" of the first.
-MISJUDGED = {"b006": "2 % above the forecast, did not survive", "b007": "2 % below the forecast, survived"}
+MISJUDGED = {
+    "b006": "2 % above the forecast, did not survive",
+    "b007": "2 % below the forecast, survived",
+    "gs014": "1.2 % below the forecast, survived",
+}
 
 
 def without_limit(row):
@@ -67,8 +78,8 @@ def errors(forecasts, rows, name):
 
 
 def test_there_are_rows_to_judge_by():
-    assert len(OK) >= 225
-    assert len(LIMITED) >= 48
+    assert len(OK) >= 231
+    assert len(LIMITED) >= 56
 
 
 def test_allocated_peak(forecasts):
