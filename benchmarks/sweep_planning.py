@@ -77,7 +77,7 @@ def measure(name: str, base: list[str], swept: list[str]) -> None:
     began = time.perf_counter()
     points = points_of(base, swept, None, "train")
     composed = time.perf_counter()
-    gated = gate_points(points.points, base=points.base, verb="train", policy="skip")
+    gated = gate_points(points, verb="train", policy="skip")
     planned = time.perf_counter()
     every = max(1, len(gated) // SAMPLE)
     sample = [[*points.base, *point.overrides] for point in points.points[::every][:SAMPLE]]

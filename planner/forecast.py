@@ -107,7 +107,7 @@ class Forecast:
         low = max(self.peak_allocated_bytes, self.start_peak_bytes)
         if not self.fragments:
             return low
-        return safe_limit(self.gets_through, low=low, high=max(self.peak_reserved_bytes, low))
+        return safe_limit(self._least_limit, low=low, high=max(self.peak_reserved_bytes, low))
 
     def survives(self, limit_bytes: int) -> bool:
         """Whether the allocator gets through under a limit."""
@@ -142,11 +142,14 @@ class Forecast:
         """Whether a job gets through under exactly this limit, be it by luck."""
         if not self.fragments:
             return limit_bytes >= max(self.peak_allocated_bytes, self.start_peak_bytes)
+        return self._least_limit(limit_bytes) is not None
+
+    def _least_limit(self, limit_bytes: int) -> int | None:
+        """The smallest limit under which all goes the same way; None: it does not get through."""
         try:
-            self._replay(limit_bytes)
+            return self._replay(limit_bytes).least_limit
         except OutOfMemory:
-            return False
-        return True
+            return None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, memory in GiB."""
@@ -176,25 +179,33 @@ def _rounded(nbytes: int) -> float:
     return round(nbytes / GIB, 4)
 
 
-def safe_limit(holds: Callable[[int], bool], *, low: int, high: int) -> int:
+def safe_limit(least: Callable[[int], int | None], *, low: int, high: int) -> int:
     """The smallest value from which on a condition holds at every probe; `high` holds.
 
-    Probes downwards in even steps to the first failure, then bisects between it and the step above.
+    Probes downwards in even steps to the first failure, then between it and the lowest value that holds. A
+    probe that holds answers for all values down to the one that `least` returns, so few are needed.
+
+    Args:
+        least: the smallest value that holds if this one does; None where it does not.
+        low: nothing below it holds.
+        high: holds.
     """
-    span = high - low
-    failed = None
+    span, lowest, failed = high - low, high, low - 1
     for step in range(1, PROBES + 1):
         probe = high - span * step // PROBES
-        if not holds(probe):
+        if probe >= lowest:
+            continue
+        found = least(probe)
+        if found is None:
             failed = probe
             break
-        high = probe
-    if failed is None:
-        return high
-    while high - failed > REQUIRED_STEP:
-        middle = (failed + high) // 2
-        if holds(middle):
-            high = middle
+        lowest = min(found, probe)
+    probe = lowest - REQUIRED_STEP  # the value that was returned is often the boundary
+    while lowest - failed > REQUIRED_STEP:
+        found = least(probe)
+        if found is None:
+            failed = probe
         else:
-            failed = middle
-    return high
+            lowest = min(found, probe)
+        probe = (failed + lowest) // 2
+    return lowest

@@ -20,7 +20,7 @@ from planner.parsing_perceptron import MLP
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
-from planner.training_case import TrainingCase
+from planner.training_case import Calibration, TrainingCase
 from planner.uncertainty import residuals
 from planner.units import GIB
 
@@ -125,9 +125,15 @@ def device_extra_bytes(case: TrainingCase) -> int:
     """CUDA context, libraries and NCCL: GPU memory outside the allocator."""
     if case.device == CPU:
         return 0
-    context = int(gpu(case.device).context_gib * GIB)
-    nccl = constant_bytes("nccl_gib") if case.world_size > 1 else 0
-    return context + constant_bytes("after_context_gib") + nccl
+    measured = case.calibration or Calibration()
+    context = _measured_bytes(measured.context_gib, int(gpu(case.device).context_gib * GIB))
+    after_context = _measured_bytes(measured.after_context_gib, constant_bytes("after_context_gib"))
+    nccl = _measured_bytes(measured.nccl_gib, constant_bytes("nccl_gib")) if case.world_size > 1 else 0
+    return context + after_context + nccl
+
+
+def _measured_bytes(measured_gib: float | None, otherwise_bytes: int) -> int:
+    return otherwise_bytes if measured_gib is None else int(measured_gib * GIB)
 
 
 def _notes(case: TrainingCase) -> tuple[str, ...]:
@@ -138,6 +144,8 @@ def _notes(case: TrainingCase) -> tuple[str, ...]:
         notes.append("quantised products keep inputs: a loop that holds the loss of its last step needs more")
     if case.zero_stage == 0 and case.dtype == "bf16" and case.optimizer == "deepspeed_adamw":
         notes.append("stage 0 in bf16: DeepSpeed's Adam starts one step late, so first updates are smaller")
+    if case.calibration is not None and case.calibration.source:
+        notes.append(case.calibration.source)
     return (*notes, *_derived(case))
 
 

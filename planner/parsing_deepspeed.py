@@ -17,12 +17,14 @@ _FLAGS = (
     "memory_efficient_linear",
 )
 _COUNTS = tuple(name for name in ZeroSettings.__dataclass_fields__ if name not in (*_FLAGS, "offload_ratio"))
-_SHORT = {  # names without the prefix, as in older files
+SHORT_NAMES = {
     "prefetch_bucket_size": "stage3_prefetch_bucket_size",
     "param_persistence_threshold": "stage3_param_persistence_threshold",
     "max_live_parameters": "stage3_max_live_parameters",
     "max_reuse_distance": "stage3_max_reuse_distance",
+    "gather_16bit_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
+"""Names of `zero_optimization` without the prefix, as in older files."""
 _ELSEWHERE = ("stage", "offload_optimizer", "offload_param")  # keys of the case itself
 _NO_MEMORY = (
     "allgather_partitions",
@@ -94,7 +96,7 @@ def zero_settings(case: Mapping[str, Any]) -> ZeroSettings:
 
 def _setting(case: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """One key under the name that `ZeroSettings` has for it; nothing where it moves no memory."""
-    name, where = _SHORT.get(key, key), f"deepspeed.zero_optimization.{key}"
+    name, where = SHORT_NAMES.get(key, key), f"deepspeed.zero_optimization.{key}"
     if name in _COUNTS:
         counted: Any = _auto(case, name) if value == "auto" else value
         if _is_count(counted):

@@ -66,15 +66,24 @@ def step_time(case: TrainingCase, micro_batch: Any, seq_len: Any, grad_accum: An
     moved = constant("traffic_passes") * profile.traffic_bytes(at, layers) + _chunked_head(
         case, counts, tokens
     )
-    parts = (
+    seconds = (
         flops * passes / rate,
         moved * passes / bandwidth,
         _host_s(case, counts, profile) * passes + constant("step_s"),
         np.full(tokens.shape, _optimizer_s(case, counts, bandwidth)),
         _links_s(case, counts) + _gathers_s(case, counts) * passes,
-        tokens * passes * case.world_size,
     )
-    return StepTime(*(np.reshape(part, shape) for part in parts))
+    factor = _factor(case)
+    return StepTime(
+        *(np.reshape(part * factor, shape) for part in seconds),
+        tokens=np.reshape(tokens * passes * case.world_size, shape),
+    )
+
+
+def _factor(case: TrainingCase) -> float:
+    """Measured over forecast seconds on this machine, where somebody has measured."""
+    measured = None if case.calibration is None else case.calibration.speed_factor
+    return 1.0 if measured is None else measured
 
 
 def _rates(case: TrainingCase) -> tuple[float, float]:

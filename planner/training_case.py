@@ -106,6 +106,19 @@ class Checkpointing:
         return self.kind != "non_reentrant"
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured on one machine, in the place of constants of `data/`; None: the constant holds."""
+
+    context_gib: float | None = None
+    after_context_gib: float | None = None
+    nccl_gib: float | None = None
+    speed_factor: float | None = None
+    """Measured over forecast seconds of a step."""
+    source: str = ""
+    """Where the figures come from, for the notes of a forecast."""
+
+
 LIGER_KERNELS = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
 
 
@@ -151,6 +164,7 @@ class TrainingCase:
     fsdp: Fsdp = field(default_factory=Fsdp)
     attention_code: str = "transformers"
     """Whose attention: LitGPT's projects at once, builds no mask and repeats keys for each query head."""
+    calibration: Calibration | None = None
 
     @property
     def tokens(self) -> int:

@@ -66,7 +66,8 @@ if ! { pip install -qq --no-compile -c "$constraints" -e ".[$extras]" && pip ins
   exit 2
 fi
 # So that workers and plan start fast even where Python may not write; a package may hold files for later Pythons.
-.venv/bin/python -m compileall -qq -j 0 -x '/tests/' .venv/lib planner llmsys_exp 9>&- || true
+# Of Ray only the core is used.
+.venv/bin/python -m compileall -qq -j 0 -x '/tests/|/ray/(data|llm|rllib|serve|train|tune)/' .venv/lib planner llmsys_exp hydra_plugins 9>&- || true
 .venv/bin/python -c 'import torch, transformers, peft, deepspeed' >/dev/null 2>.venv/import.log || {
   say "The packages are installed but do not import; see .venv/import.log"
   exit 2

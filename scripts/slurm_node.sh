@@ -58,6 +58,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MpiDefault=none
 ReturnToService=2
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=100000
 KillWait=60
 CONF
     local at=1

@@ -33,7 +33,13 @@ while kill -0 $! 2> /dev/null; do
     code=$?
 done
 
-if [ "$code" = "$STOPPED" ]; then
+# `scancel JOB` is meant: the checkpoint is there, and the job stays away. At a signal before the time limit or a
+# preemption it runs still; where saving took longer than that, the limit is Slurm's reason.
+is_wanted() {
+    scontrol show job --oneliner "$SLURM_JOB_ID" | grep -qE ' JobState=RUNNING | Reason=TimeLimit '
+}
+
+if [ "$code" = "$STOPPED" ] && is_wanted; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

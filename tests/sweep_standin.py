@@ -1,11 +1,12 @@
 """Stands in for `llmsys_exp.sweeps.running.job` with a verb that only pretends to train: `python sweep_standin.py ...`.
 
-What a point does is the value of `name`: ok, slow, short, fail, refuse, stopped, killed, crash or half.
+What a point does is the value of `name`: ok, held, slow, short, fail, refuse, stopped, killed, crash, half or learn.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -34,8 +35,7 @@ def run(arguments: list[str]) -> int:
     (folder / "job.json").write_text(
         json.dumps({"pid": os.getpid(), "arguments": arguments, "at": time.time()})
     )
-    if what in ACTIONS:
-        ACTIONS[what](folder)
+    manifest = ACTIONS[what](folder) if what in ACTIONS else None
     (folder / "seen.json").write_text(
         json.dumps(
             {
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
             }
         )
     )
-    (folder / "manifest.json").write_text("{}")
+    (folder / "manifest.json").write_text(json.dumps(manifest or {}))
     if what == "half":
         os.kill(os.getpid(), signal.SIGKILL)
     return 0
@@ -87,7 +87,29 @@ def crash(folder: Path) -> None:
     raise RuntimeError("a mistake of ours")
 
 
+def learn(folder: Path) -> dict[str, object]:
+    """Have a loss that is least at a learning rate of 1e-4, told in four steps; it waits while it is bad."""
+    arguments = json.loads((folder / "job.json").read_text())["arguments"]
+    settings = dict(text.split("=", 1) for text in arguments)
+    loss = abs(math.log10(float(settings["training.learning_rate"])) + 4)
+    with (folder / "metrics.jsonl").open("w") as stream:
+        for step in (1, 2, 3, 4):
+            stream.write(json.dumps({"step": step, "train/loss": 1 / step + loss}) + "\n")
+            stream.flush()
+            if step == 3 and loss > 0.9 and Path("slow_where_bad").exists():
+                slow(folder)
+    results = {"train": {"loss": {"last": loss}}}
+    return {"schema_version": 1, "metrics": {"after": {"loss": loss}}, "results": results}
+
+
+def held(folder: Path) -> None:
+    while not Path("open").exists():
+        time.sleep(0.05)
+
+
 ACTIONS = {
+    "held": held,
+    "learn": learn,
     "slow": slow,
     "fail": fail,
     "refuse": refuse,

@@ -9,9 +9,9 @@ from typing import Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.cli.options import TableOptions, split_options, split_table_options
-from llmsys_exp.cli.plan_serving import only_serves, plan_serving
 from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK
+from llmsys_exp.plan.serving_step import only_serves, plan_serving
 from llmsys_exp.report.console import Console
 
 

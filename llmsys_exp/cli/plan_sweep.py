@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, parse_flags
-from llmsys_exp.cli.plan_serving import only_serves, plan_serving
 from llmsys_exp.errors import EXIT_OK, UserError
+from llmsys_exp.plan.serving_step import only_serves, plan_serving
 from llmsys_exp.report.console import Console, gib
 from llmsys_exp.report.plan_rows import failed_row, override_values, plan_row
 from llmsys_exp.report.plan_table import show_rows, summary_line

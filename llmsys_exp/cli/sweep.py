@@ -16,12 +16,15 @@ _HELP = """llmsys sweep - run many points, each with GPUs or cores of its own, a
 
 Usage
   llmsys sweep run [FILE.yaml] KEY=A,B KEY=range(1,4) KEY=VALUE ... [flags]
-  llmsys sweep resume [FOLDER] [flags]     what is left: planned, lost, stopped and killed points
+  llmsys sweep resume [FOLDER] [flags]     what is left: planned, lost, stopped and killed points;
+                                           --trials N: let a search have more points
   llmsys sweep retry  [FOLDER] [--only KIND,...] [--set KEY=VALUE ...] [flags]     failed points again
   llmsys sweep status [FOLDER] [--all]     where it stands
   llmsys sweep wait   [FOLDER] [--timeout SECONDS]     until nothing of it runs any more
   llmsys sweep cancel [FOLDER]             stop what runs; `resume` goes on
   llmsys sweep list   [OUTPUTS]            the sweeps of a folder
+  llmsys sweep table  [FOLDER] [--csv FILE] [--parquet FILE]     settings, forecast, measured, results
+  llmsys sweep report [FOLDER] [-o FILE.html]     the same as a page to open in a browser
 
 FOLDER is that of a sweep, outputs/NAME/TIME-sweep-HASH; without one, the newest below ./outputs.
 A point that is done is never run again, and one that still runs is never started beside itself.
@@ -34,8 +37,11 @@ Flags of run, resume and retry
   --detach              go on without this terminal; log.txt in the folder has what is said
   --slurm KEY=VALUE,... hand the points to Slurm, which goes on with those whose time is up: time=MINUTES,
                         gpus_per_node=N, cpus_per_task=N, partition=NAME ... as submitit calls them
+  --ray KEY=VALUE,...   hand the points to a Ray cluster: address=auto|HOST:PORT|local, and for each point
+                        num_cpus=N, memory_gib=N, accelerator_type=NAME; autoscale=true waits for nodes
 Flags of run
   --verb train|infer    what is done at each point (train)
+  --trials N            how many points a search has, in the place of what its file says
   --fill                in the place of a point that does not fit, run what its cheapest change leads to
   gate=skip             leave out what does not fit (error refuses the sweep, warn runs it, off plans nothing)
 Flags of retry
@@ -51,6 +57,7 @@ Examples
   llmsys sweep run experiment=quickstart zero.stage=2,3 training.micro_batch=1,2,4
   llmsys sweep run grid.yaml experiment=quickstart gate=skip --jobs 4 --detach
   llmsys sweep run grid.yaml experiment=sft_lora --slurm time=240,gpus_per_node=1,partition=gpu
+  llmsys sweep run grid.yaml experiment=sft_lora --ray address=auto --detach
   llmsys sweep retry --only oom_gpu --set training.micro_batch=1
 """
 
@@ -62,6 +69,8 @@ _COMMANDS = {
     "wait": ("sweep_follow", "wait"),
     "cancel": ("sweep_follow", "cancel"),
     "list": ("sweep_follow", "list_sweeps"),
+    "table": ("sweep_results", "table"),
+    "report": ("sweep_results", "report"),
 }
 """Command -> module and function: commands that only look do not pay for Hydra."""
 

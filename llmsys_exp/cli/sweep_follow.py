@@ -10,16 +10,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
+from llmsys_exp.cli.sweep_who import tasks_of, tasks_to_dict, who_runs
 from llmsys_exp.errors import EXIT_OK, EXIT_STOPPED, UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.sweep_state import counts, exit_code, show_sweep, state_of_point, sweep_to_dict
 from llmsys_exp.runs.status import is_held
 from llmsys_exp.sweeps.folder import FILE, Sweep, SweepPaths, open_sweep
 from llmsys_exp.sweeps.ledger.ledger import RUNNING, Ledger
+from llmsys_exp.sweeps.ray.files import ask_driver, is_driver
 from llmsys_exp.sweeps.running.processes import ask
 from llmsys_exp.sweeps.slurm.array import cancel_tasks, settle_tasks, task_of, uses_slurm
+
+if TYPE_CHECKING:
+    from llmsys_exp.sweeps.search.best import Standing
 
 OUTPUTS = Path("outputs")
 POLL_S = 0.2
@@ -32,17 +38,38 @@ def status(rest: Sequence[str], options: Options) -> int:
     everything, rest = "--all" in rest, [text for text in rest if text != "--all"]
     _no_flags(rest, ["--all"], "status")
     paths, sweep = open_sweep(newest_sweep(rest, "status"))
-    tasks = _tasks(paths, sweep)
-    states, runner = sweep.ledger(paths).states(), runner_of(paths)
+    tasks = tasks_of(paths, sweep)
+    ledger, runner = sweep.ledger(paths), runner_of(paths)
+    states = ledger.states()
+    search, matters = _search(sweep, ledger)
+    left = search is not None and search.is_left
     if options.json:
-        content = sweep_to_dict(paths, sweep, states, runner=runner)
+        content = {**sweep_to_dict(paths, sweep, states, runner=runner), "tasks": tasks_to_dict(tasks)}
+        if search is not None:
+            content["search"] = {**search.to_dict(), "importances": matters}
         sys.stdout.write(json.dumps(content, indent=2, default=str) + "\n")
     else:
         console = Console.on(sys.stdout)
-        show_sweep(console, paths, sweep, states, runner=runner, everything=everything)
-        if tasks:
-            console.line(f"  {len(tasks)} tasks wait or run in Slurm: {', '.join(sorted(tasks.values()))}")
-    return exit_code(states)
+        by = who_runs(paths, runner, tasks, states)
+        goes_on = left and search is not None and not search.ended
+        show_sweep(console, paths, sweep, states, by=by, everything=everything, left=goes_on)
+        if search is not None:
+            from llmsys_exp.report.search_text import show_search
+
+            show_search(console, sweep, search, matters)
+    return exit_code(states, left=left)
+
+
+def _search(sweep: Sweep, ledger: Ledger) -> tuple[Standing | None, dict[str, float]]:
+    """Return where a search stands and what matters in it."""
+    if sweep.search is None:
+        return None, {}
+    # what reads settings takes a while, and other sweeps do without
+    from llmsys_exp.cli.sweep_search import importances_of
+    from llmsys_exp.sweeps.search.best import standing
+
+    found = standing(sweep, ledger)
+    return found, importances_of(found, ledger)
 
 
 def wait(rest: Sequence[str], options: Options) -> int:
@@ -67,7 +94,9 @@ def cancel(rest: Sequence[str], options: Options) -> int:
     folder = newest_sweep(rest, "cancel")
     paths, sweep = open_sweep(folder)
     runner = runner_of(paths)
-    if runner is not None:
+    if runner is not None and is_driver(paths, runner):
+        ask_driver(paths)  # it may be on another machine
+    elif runner is not None:
         with suppress(ProcessLookupError):
             os.kill(runner, signal.SIGTERM)
     for now in sweep.ledger(paths).states().values():
@@ -152,13 +181,6 @@ def _wait_until(paths: SweepPaths, until: float) -> bool:
             return False
         time.sleep(SLURM_POLL_S if uses_slurm(paths) else POLL_S)
     return True
-
-
-def _tasks(paths: SweepPaths, sweep: Sweep) -> dict[int, str]:
-    """Return tasks that wait or run; none where Slurm cannot be asked, as on a machine of one's own."""
-    with suppress(UserError):
-        return settle_tasks(paths, sweep) if uses_slurm(paths) else {}
-    return {}
 
 
 def _is_busy(paths: SweepPaths, sweep: Sweep, ledger: Ledger) -> bool:

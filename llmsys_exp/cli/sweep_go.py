@@ -13,6 +13,8 @@ from typing import Any
 
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_follow import newest_sweep, runner_of, status
+from llmsys_exp.cli.sweep_ray import check_cluster, check_ray, run_on_ray
+from llmsys_exp.cli.sweep_results import refresh
 from llmsys_exp.cli.sweep_slurm import check_slurm, submit_left
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.launch import failure
@@ -21,19 +23,25 @@ from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
 from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED
+from llmsys_exp.sweeps.ledger.searching import SearchLedger
 from llmsys_exp.sweeps.ledger.settle import AGAIN, reopen
 from llmsys_exp.sweeps.running.lease import leases_here
-from llmsys_exp.sweeps.running.runner import Runner, RunOptions
+from llmsys_exp.sweeps.running.runner import Runner, RunOptions, Supply
+from llmsys_exp.sweeps.running.size import JobSizes, check_room
 from llmsys_exp.sweeps.running.start import slots_needed
 
-VALUES = {"--jobs": "N", "--timeout": "SECONDS", "--slurm": "KEY=VALUE,... or off"}
+_ELSEWHERE = "KEY=VALUE,... or off"
+VALUES = {"--jobs": "N", "--timeout": "SECONDS", "--slurm": _ELSEWHERE, "--ray": _ELSEWHERE}
 _START_S = 30.0
 SWITCHES = ("--fail-fast", "--pack", "--detach")
 
 
 def resume(rest: list[str], options: Options) -> int:
-    """Run what is left of a sweep."""
+    """Run what is left of a sweep, or what a search is to have more."""
+    values, rest = take_values(rest, {"--trials": "N"})
     paths, sweep, how, detach = _opened(rest, "resume")
+    if "--trials" in values:
+        _extend(paths, sweep, number_of("--trials", values["--trials"], int))
     if runner_of(paths) is None:
         reopen(sweep.ledger(paths), AGAIN)
     return go(paths, sweep, how, options, detach=detach)
@@ -50,7 +58,7 @@ def retry(rest: list[str], options: Options) -> int:
     there = {str(now.fields.get("kind")) for now in states if now.state == FAILED}
     there |= {SKIPPED for now in states if now.state == SKIPPED}
     wanted = set(values["--only"].split(",")) if "--only" in values else there - {SKIPPED}
-    _check_kinds(wanted)
+    _check_kinds(wanted, there)
     numbers = reopen(ledger, wanted, settings)
     console = console_of(options)
     if not numbers:
@@ -68,17 +76,57 @@ def go(paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, de
     if busy is not None:
         console.line(f"Process {busy} runs this sweep already and takes up what is planned: {paths.folder}")
         return 0
+    supply = None if sweep.search is None else _supply(sweep, how, console)
     if how.slurm is not None:
         return submit_left(paths, sweep, how, options)
+    if how.ray is None:
+        check_room(leases_here(), JobSizes(sweep).left(sweep.ledger(paths).states()), sweep.verb)
     if detach:
+        if how.ray is not None:
+            check_cluster(paths, sweep, how)
         return _detach(paths, how, options)
-    leases = leases_here()
-    needs = slots_needed(leases, how.jobs)
     console.line(f"Sweep folder: {paths.folder}")
     with locked(paths.lock):
-        Runner(paths, sweep, how, leases=leases, needs=needs, say=console.line).run()
+        try:
+            if how.ray is None:
+                _run_here(paths, sweep, how, console, supply)
+            else:
+                run_on_ray(paths, sweep, how, console)
+        finally:
+            refresh(paths, sweep, console)
     console.line()
     return status([str(paths.folder)], options)
+
+
+def _extend(paths: SweepPaths, sweep: Sweep, trials: int) -> None:
+    """Ask for further points of a search; a runner that is at work takes them up, too."""
+    if sweep.search is None:
+        raise UserError("--trials is of a search", where=str(paths.folder), do="Leave it out")
+    if trials <= sweep.expected:
+        raise UserError(f"The search has {sweep.expected} trials", where=f"--trials {trials}", do="Give more")
+    ledger = sweep.ledger(paths)
+    assert isinstance(ledger, SearchLedger)
+    ledger.extend(trials)
+
+
+def _supply(sweep: Sweep, how: RunOptions, console: Console) -> Supply:
+    """Return what adds points to a search, where it can be run so."""
+    # what composes settings is slow to import, and other sweeps do without
+    from llmsys_exp.cli.sweep_search import refuse_elsewhere
+    from llmsys_exp.sweeps.search.supply import Supply
+
+    refuse_elsewhere(how)
+    return Supply(sweep, console.line)
+
+
+def _run_here(
+    paths: SweepPaths, sweep: Sweep, how: RunOptions, console: Console, supply: Supply | None
+) -> None:
+    leases = leases_here()
+    needs = slots_needed(leases, how.jobs)
+    runner = Runner(paths, sweep, how, leases=leases, needs=needs, say=console.line)
+    runner.supply = supply
+    runner.run()
 
 
 def _detach(paths: SweepPaths, how: RunOptions, options: Options) -> int:
@@ -88,6 +136,7 @@ def _detach(paths: SweepPaths, how: RunOptions, options: Options) -> int:
         *(["--timeout", f"{how.timeout_s:g}"] if how.timeout_s else []),
         *(["--fail-fast"] if how.fail_fast else []),
         *(["--pack"] if how.pack else []),
+        *("--ray", how.ray or "off"),
     ]
     command = [sys.executable, "-m", "llmsys_exp", "sweep", "resume", str(paths.folder), *flags]
     with disk_errors(paths.log), paths.log.open("ab") as log:
@@ -123,16 +172,19 @@ def options_of_run(how: RunOptions, values: dict[str, str], switches: Sequence[s
     """Change how a sweep is run by what the command line says."""
     asked: dict[str, Any] = {}
     if "--jobs" in values:
-        asked["jobs"] = _number("--jobs", values["--jobs"], int)
+        asked["jobs"] = number_of("--jobs", values["--jobs"], int)
     if "--timeout" in values:
-        asked["timeout_s"] = _number("--timeout", values["--timeout"], float)
+        asked["timeout_s"] = number_of("--timeout", values["--timeout"], float)
     asked |= {flag[2:].replace("-", "_"): True for flag in ("--fail-fast", "--pack") if flag in switches}
     if "--slurm" in values:
         asked["slurm"] = None if values["--slurm"] == "off" else values["--slurm"]
-    return check_slurm(replace(how, **asked))
+    if "--ray" in values:
+        asked["ray"] = None if values["--ray"] == "off" else values["--ray"]
+    return check_ray(check_slurm(replace(how, **asked)))
 
 
-def _number(flag: str, text: str, kind: Callable[[str], Any]) -> Any:
+def number_of(flag: str, text: str, kind: Callable[[str], Any]) -> Any:
+    """Read the value of a flag that takes a number above 0."""
     try:
         number = kind(text)
     except ValueError:
@@ -178,10 +230,11 @@ def _check_settings(settings: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def _check_kinds(wanted: set[str]) -> None:
+def _check_kinds(wanted: set[str], there: set[str]) -> None:
+    """Refuse what is no kind of failure; workers have some of their own, which `there` names."""
     known = [failure.OOM_GPU, failure.OOM_HOST, failure.CONFIG, failure.DATA, failure.DISK, failure.KILLED]
     known += [failure.NCCL, failure.TIMEOUT, failure.BUG, failure.OTHER, "stopped", "does_not_fit", SKIPPED]
-    for kind in sorted(wanted - set(known)):
+    for kind in sorted(wanted - set(known) - there):
         raise unknown_name("kind of failure", kind, known, where="--only", limit=len(known))
 
 

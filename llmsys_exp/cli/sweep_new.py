@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from llmsys_exp.cli.options import Options, take_values
@@ -12,11 +12,14 @@ from llmsys_exp.cli.sweep_go import (
     VALUES,
     console_of,
     go,
+    number_of,
     options_of_run,
     refuse_flags,
     take_switches,
 )
+from llmsys_exp.cli.sweep_search import new_search
 from llmsys_exp.config.compose import compose_config
+from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.errors import UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.folder import check_name
@@ -25,6 +28,7 @@ from llmsys_exp.sweeps.gate.gate import gate_points, reason
 from llmsys_exp.sweeps.ledger.ledger import SKIPPED
 from llmsys_exp.sweeps.points.find import points_of
 from llmsys_exp.sweeps.points.point import Points
+from llmsys_exp.sweeps.points.sweep_file import read_sweep_file
 from llmsys_exp.sweeps.running.runner import RunOptions
 
 _FILL = "--fill"
@@ -32,15 +36,26 @@ _FILL = "--fill"
 
 def run(rest: list[str], options: Options) -> int:
     """Make the folder of a new sweep and run it."""
-    values, rest = take_values(rest, {**VALUES, "--verb": "train"})
+    values, rest = take_values(rest, {**VALUES, "--verb": "train", "--trials": "N"})
     switches, rest = take_switches(rest, (*SWITCHES, _FILL))
     overrides = [text for text in rest if text not in ("-m", "--multirun")]
-    refuse_flags(overrides, [*VALUES, "--verb", *SWITCHES, _FILL], "run")
+    refuse_flags(overrides, [*VALUES, "--verb", "--trials", *SWITCHES, _FILL], "run")
     file, overrides = _split_file(overrides)
     verb = values.get("--verb", "train")
     how = options_of_run(RunOptions(), values, switches)
-    found = points_of(overrides, (), file, verb)
-    paths, sweep = _new_sweep(found, verb, how, console_of(options), fill=_FILL in switches)
+    read = None if file is None else read_sweep_file(file)
+    if read is not None and read.search is not None:
+        if _FILL in switches:
+            raise UserError("--fill does not go with a search", why="What does not fit is not suggested")
+        if "--trials" in values:
+            search = replace(read.search, trials=number_of("--trials", values["--trials"], int))
+            read = replace(read, search=search)
+        paths, sweep = new_search(read, overrides, verb, how, console_of(options))
+    elif "--trials" in values:
+        raise UserError("--trials is of a search", do="Leave it out, or give a file with search")
+    else:
+        found = points_of(overrides, (), file, verb)
+        paths, sweep = _new_sweep(found, verb, how, console_of(options), fill=_FILL in switches)
     return go(paths, sweep, how, options, detach="--detach" in switches)
 
 
@@ -48,7 +63,8 @@ def _new_sweep(
     found: Points, verb: str, how: RunOptions, console: Console, *, fill: bool
 ) -> tuple[SweepPaths, Sweep]:
     """Plan the points and make the folder; nothing is made where anything is wrong."""
-    gated = gate_points(found.points, base=found.base, verb=verb, fill=fill)
+    console.line(f"Planning {len(found.points):,} points ...")
+    gated = gate_points(found, verb=verb, fill=fill)
     points = [one.point for one in gated]
     config = compose_config([*found.base, *points[0].overrides])
     check_name(config.name)
@@ -68,7 +84,9 @@ def _new_sweep(
     )
     skipped = sum(one.verdict == SKIPPED for one in gated)
     said = f", {found.dropped} more have the settings of one of them" if found.dropped else ""
-    console.line(f"{len(points)} points{said}; {skipped} skipped")
+    changed = sum(one.filled_from is not None for one in gated)
+    filled = f", {changed} in the place of others that do not fit" if changed else ""
+    console.line(f"{len(points)} points{said}; {skipped} skipped{filled}")
     return paths, sweep
 
 
@@ -79,8 +97,8 @@ def _split_file(rest: Sequence[str]) -> tuple[Path | None, list[str]]:
         raise UserError(
             f"{files[1]} is a second sweep file", where=files[0], do="Give one file and overrides"
         )
-    if files and not Path(files[0]).is_file():
+    if files and not shipped_path(files[0]).is_file():
         raise UserError(
             f"{files[0]} is neither a sweep file nor KEY=VALUE", do="Name a YAML file, or write KEY=A,B"
         )
-    return (Path(files[0]) if files else None), [text for text in rest if text not in files]
+    return (shipped_path(files[0]) if files else None), [text for text in rest if text not in files]

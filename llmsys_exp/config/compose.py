@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from llmsys_exp.config.experiment_path import register_experiments
 from llmsys_exp.config.folders import ROOT_CONFIG, conf_dir
 from llmsys_exp.config.groups import Groups
 from llmsys_exp.config.schema import AUTO, Config
@@ -34,6 +35,7 @@ def register_schema() -> None:
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
     """Compose the whole tree, Hydra's own node included; raise a ConfigError that names every problem."""
     register_schema()
+    register_experiments(overrides)
     check_added(overrides)
     try:
         with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="llmsys"):

@@ -47,6 +47,11 @@ def check_file(path: Path, group: str, groups: Groups) -> list[UserError]:
     return list(_check_mapping(node, "" if at_root else group, shown, groups))
 
 
+def load_file(path: Path) -> Any:
+    """Return the content of a YAML file that `check_file` found nothing wrong with."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())  # a SafeLoader
+
+
 def _check_mapping(node: yaml.MappingNode, prefix: str, shown: str, groups: Groups) -> Iterator[UserError]:
     tree = settings_tree()
     for key_node, value_node in node.value:
@@ -127,7 +132,7 @@ def _defaults_of(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())
+        content = load_file(path)
     except yaml.YAMLError:
         return {}
     entries = content.get("defaults", []) if isinstance(content, dict) else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmsys_exp.config.experiment_path import GROUP, experiment_file
 from llmsys_exp.config.folders import conf_dir
 
 
@@ -37,4 +38,4 @@ class Groups:
             path = root / group / f"{option.removesuffix('.yaml')}.yaml"
             if path.is_file():
                 return path
-        return None
+        return experiment_file(option) if group == GROUP else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.folders import shipped_path
-from llmsys_exp.config.schema import Config, ModelConfig, Step, Weights
+from llmsys_exp.config.schema import Config, ModelConfig, ModelKind, Step, Weights
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.inputs.data_files import (
     PROMPT_KINDS,
@@ -19,7 +19,6 @@ from llmsys_exp.inputs.data_files import (
 )
 from llmsys_exp.inputs.image_files import find_images
 from llmsys_exp.inputs.weight_files import check_weights
-from llmsys_exp.plan.case_mlp import is_mlp
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def find_inputs(config: Config, steps: list[Step]) -> Inputs:
     train = heldout = prompts = None
     if Step.train in steps or Step.parallelism in steps:
         problems += data_problems(config.data)
-        if is_mlp(config):
+        if config.model.kind is ModelKind.mlp:
             train = _try(problems, lambda: find_images(config.data.train))
         else:
             train = _try(problems, lambda: find_data(config.data.train, "data.train"))
@@ -84,7 +83,7 @@ def find_model(config: Config) -> str | None:
         UserError: when there is none.
     """
     model = config.model
-    if is_mlp(config):
+    if config.model.kind is ModelKind.mlp:
         return None
     if model.path is not None:
         return str(_model_path(model.path))

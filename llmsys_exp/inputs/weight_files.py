@@ -53,12 +53,17 @@ def check_weights(folder: Path) -> None:
     Raises:
         UserError: naming what is missing or cut short.
     """
-    for file in _files_to_load(folder):
+    for file in files_to_load(folder):
         for _ in _header(file):
             pass
 
 
-def _files_to_load(folder: Path) -> list[Path]:
+def files_to_load(folder: Path) -> list[Path]:
+    """Return the safetensors files that transformers reads of a folder; empty where it holds other formats.
+
+    Raises:
+        UserError: for an index that is broken or names files that are not there.
+    """
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     index = folder / INDEX

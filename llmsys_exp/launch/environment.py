@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmsys_exp.config.schema import Config, Device
+from llmsys_exp.errors import UserError
+from llmsys_exp.evidence.secrets import LEFT_OUT
 from llmsys_exp.launch.gpus import VISIBLE
 
 MOST_GPU_THREADS = 8
@@ -25,6 +27,16 @@ _QUIET = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
 }
+
+DETERMINISTIC = {
+    # cuBLAS with one workspace a stream; torch takes this one or a smaller, slower one (`:16:8`)
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "FLASH_ATTENTION_DETERMINISTIC": "1",  # read by transformers for flash_attention_2
+    # else NCCL may choose another way, with another order of sums, at each start
+    "NCCL_ALGO": "Ring",
+    "NCCL_PROTO": "Simple",
+}
+"""What libraries read when they start, for `training.deterministic`."""
 
 
 def worker_env(config: Config, *, python: str, device: str, ranks: int) -> dict[str, str]:
@@ -48,7 +60,24 @@ def worker_variables(
         ours |= _gpu_variables(config, env, ranks)
     if python != sys.executable:
         ours["PYTHONPATH"] = _with_our_packages(config, env)
-    return {**ours, **config.launcher.env}
+    return {**ours, **{key: value for key, value in config.launcher.env.items() if value != LEFT_OUT}}
+
+
+def check_secrets(config: Config) -> None:
+    """Refuse a configuration from a record whose secrets nobody gave again.
+
+    Raises:
+        UserError: naming the variables.
+    """
+    missing = [
+        key for key, value in config.launcher.env.items() if value == LEFT_OUT and key not in os.environ
+    ]
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} was left out of the record of that run as a secret",
+            where="launcher.env",
+            do=f"Set it before you start: export {missing[0]}=...",
+        )
 
 
 def variables_for_others(
@@ -74,6 +103,8 @@ def _gpu_variables(config: Config, env: Mapping[str, str], ranks: int) -> dict[s
         ours["OMP_NUM_THREADS"] = str(_threads(ranks, most=None if offloads else MOST_GPU_THREADS))
     if config.training.expandable_segments is True:
         ours["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if config.training.deterministic:
+        ours |= DETERMINISTIC
     return ours
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import planner
+from llmsys_exp.calibrate.apply import calibration_of
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import AUTO, Checkpointing, Config, Device, Dtype, Optimizer
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
@@ -116,7 +118,8 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
             adapted_names(parsed.architecture, parsed.lora)
     except planner.CaseError as error:
         raise ConfigError([UserError(_in_settings(problem)) for problem in error.problems]) from error
-    return parsed
+    calibration = calibration_of(config.hardware.gpu, dtype=dtype, ranks=world_size(config))
+    return parsed if calibration is None else replace(parsed, calibration=calibration)
 
 
 def _decoder(config: Config, dtype: str) -> dict[str, Any]:

@@ -6,12 +6,12 @@ rest follows from the hardware and the batch arithmetic.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device
+from llmsys_exp.config.tree import copy_of
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
@@ -42,7 +42,7 @@ class Plan:
     forecast: planner.Forecast
     verdict: planner.Verdict
     step_s: float | None = None
-    """Estimate; None on the CPU and for a perceptron, whose speed is not forecast."""
+    """Estimate; None for a perceptron, and on a CPU that is not calibrated: their speed is not forecast."""
     tokens_per_s: float | None = None
 
 
@@ -85,7 +85,7 @@ class Opened:
 def open_job(config: Config) -> Opened:
     """Check a configuration and list what it leaves open; raises as `resolve` does."""
     check_settings(config)
-    config = deepcopy(config)
+    config = copy_of(config)
     choices: list[Choice] = []
     dtype = settle_dtype(config, choices)
     settle_optimizer(config, choices)
@@ -138,7 +138,8 @@ def forecast_settled(settled: Settled) -> Plan:
     forecast = planner.forecast_training(case, ranks_per_node=config.hardware.gpus_per_node)
     limit = settled.budget_bytes if settled.budget_bytes is not None else forecast.peak_reserved_bytes
     verdict = judge(case, forecast, budget_bytes=limit)
-    if not speed_is_forecast(config):
+    measured = case.calibration is not None and case.calibration.speed_factor is not None
+    if not speed_is_forecast(config) and (is_mlp(config) or not measured):
         return Plan(config, settled.choices, forecast, verdict)
     speed = option_of(case)
     return Plan(config, settled.choices, forecast, verdict, speed.step_s, speed.tokens_per_s)

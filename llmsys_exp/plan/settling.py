@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import planner
@@ -67,7 +68,7 @@ def settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choi
     if config.zero.reduce_bucket_size != AUTO:
         choices.append(Choice("zero.reduce_bucket_size", config.zero.reduce_bucket_size, "as set", True))
         return case
-    trained = sum(p.numel for p in build_network(case).parameters() if p.trainable)
+    trained = _trained_numel(replace(case, seq_len=8))
     size = min(DEFAULT_BUCKET, max(LEAST_BUCKET, trained))
     saved = (DEFAULT_BUCKET - size) * 2
     reason = (
@@ -78,6 +79,12 @@ def settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choi
     config.zero.reduce_bucket_size = size
     choices.append(Choice("zero.reduce_bucket_size", size, reason, False))
     return replace(case, zero=replace(case.zero, reduce_bucket_size=size))
+
+
+@lru_cache(maxsize=64)
+def _trained_numel(case: planner.TrainingCase) -> int:
+    """Elements that are trained; jobs of a sweep that differ in lengths share them."""
+    return sum(p.numel for p in build_network(case).parameters() if p.trainable)
 
 
 def record_chosen(config: Config, chosen: Chosen, choices: list[Choice], budget: int | None) -> None:

@@ -107,7 +107,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise cannot_write(error, path) from error
 
 
-def is_full(error: BaseException) -> bool:
+def is_full(error: BaseException | None) -> bool:
     """Whether a file system refused for want of room: disk, quota or the limit of one file."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -1,15 +1,22 @@
-"""Find run folders and say in one row each what came out."""
+"""Find run folders, and say in one row each what came out; a folder is read when something of it is asked."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmsys_exp.runs.files import read_json
+from llmsys_exp.runs.folder import TIME_FORMAT
+from llmsys_exp.runs.migrate import find_manifest
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.runs.status import state_of
+from llmsys_exp.runs.status import COMPLETE, state_of
+from llmsys_exp.runs.told import Told, group, read_told
+
+_TIME_SIGNS = len("2026-01-02_12-00-00")
 
 
 @dataclass(frozen=True)
@@ -17,9 +24,14 @@ class RunRow:
     """One run folder."""
 
     name: str
+    id: str
+    """`NAME/FOLDER`."""
     folder: str
     state: str
     """`complete`, `running`, `stopped` or `failed (kind)`, see `runs.status`."""
+    steps: list[str]
+    started: str | None
+    """UTC, ISO 8601; None where the run told nothing at its start."""
     loss: float | None
     score: float | None
     peak_bytes: int | None
@@ -30,32 +42,96 @@ class RunRow:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class FoundRun:
+    """A run folder. Of what is read only the row is kept: thousands of records would not be small."""
+
+    paths: RunPaths
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self.paths.folder.parent.name
+
+    @property
+    def id(self) -> str:
+        """`NAME/FOLDER`, as the folder is called now."""
+        return f"{self.paths.folder.parent.name}/{self.paths.folder.name}"
+
+    @cached_property
+    def time(self) -> datetime:
+        """When it began, in local time: by the name of its folder, else by its oldest file."""
+        try:
+            return datetime.strptime(self.paths.folder.name[:_TIME_SIGNS], TIME_FORMAT)
+        except ValueError:
+            return datetime.fromtimestamp(_modified(self.paths.job))
+
+    @property
+    def state(self) -> str:
+        """See `runs.status.state_of`."""
+        return self.row.state
+
+    @cached_property
+    def row(self) -> RunRow:
+        """What the list says of it."""
+        return self._row_of(self.read())
+
+    def read(self) -> Told:
+        """Read what it tells; of a complete run without job.json, which takes time and says nothing more."""
+        manifest = find_manifest(self.paths.manifest)
+        whole = None if manifest is None else Told(self.paths, manifest, True, {})
+        told = whole or read_told(self.paths.folder)
+        self.__dict__.setdefault("row", self._row_of(told))
+        return told
+
+    def _row_of(self, told: Told) -> RunRow:
+        """Return the row of what was read."""
+        record, steps = told.record, told.group("config").get("steps")
+        started = record["started"]
+        return RunRow(
+            name=self.name,
+            id=self.id,
+            folder=str(self.paths.folder),
+            state=COMPLETE if told.complete else state_of(self.paths),
+            steps=[str(one) for one in steps] if isinstance(steps, list) else [],
+            started=started if isinstance(started, str) else None,
+            loss=_figure(record, "metrics", "after", "loss"),
+            score=_figure(record, "metrics", "after", "score"),
+            peak_bytes=_figure(record, "measured", "peak_bytes"),
+            seconds=_figure(record, "timing_s", "total"),
+        )
+
+
+def find_runs(outputs: Path) -> list[FoundRun]:
+    """Return the runs below `outputs`, or below the folder of one experiment, oldest first; none is read."""
+    folders = [*_folders(outputs), *(one for name in _folders(outputs) for one in _folders(name))]
+    runs = [FoundRun(RunPaths(folder.absolute())) for folder in folders]
+    found = [run for run in runs if run.paths.job.is_file()]
+    return sorted(found, key=lambda run: (run.time, run.paths.folder.name))
+
+
 def list_runs(outputs: Path) -> list[RunRow]:
-    """Return every run below `outputs`, oldest first."""
-    return sorted(_rows(outputs), key=lambda row: Path(row.folder).name)
+    """Return a row of every run below `outputs`, oldest first."""
+    return [run.row for run in find_runs(outputs)]
 
 
-def _rows(outputs: Path) -> Iterator[RunRow]:
-    for job in outputs.glob("*/*/job.json"):
-        paths = RunPaths(job.parent)
-        manifest = read_json(paths.manifest)
-        yield _row(paths, manifest if isinstance(manifest, dict) else None)
+def _folders(above: Path) -> Iterator[Path]:
+    """Yield the folders in a folder; hidden ones are half-removed or nobody's run."""
+    try:
+        with os.scandir(above) as entries:
+            yield from [above / one.name for one in entries if not one.name.startswith(".") and one.is_dir()]
+    except OSError:
+        return
 
 
-def _row(paths: RunPaths, manifest: dict[str, Any] | None) -> RunRow:
-    return RunRow(
-        name=paths.folder.parent.name,
-        folder=str(paths.folder),
-        state=state_of(paths),
-        loss=_figure(manifest, "metrics", "after", "loss"),
-        score=_figure(manifest, "metrics", "after", "score"),
-        peak_bytes=_figure(manifest, "measured", "peak_bytes"),
-        seconds=_figure(manifest, "timing_s", "total"),
-    )
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _figure(content: Any, *path: str) -> Any:
     """Follow a path of keys to a number; None where a manifest, perhaps edited by hand, has none."""
-    for key in path:
-        content = content.get(key) if isinstance(content, dict) else None
-    return content if isinstance(content, (int, float)) and not isinstance(content, bool) else None
+    value = group(content, *path[:-1]).get(path[-1])
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

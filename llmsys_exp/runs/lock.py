@@ -28,8 +28,9 @@ def locked(path: Path) -> Iterator[None]:
             raise _held(path) from None
         except OSError:
             pass  # some network file systems have no locks
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with disk_errors(path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

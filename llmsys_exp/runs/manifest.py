@@ -1,58 +1,55 @@
-"""The evidence of a finished run, in one JSON file written last."""
+"""What manifest.json and start.json hold: the keys in their order, and the hash over them that comes last.
+
+docs/records.md says what each key means; `runs.migrate` reads files of every version.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+SEAL = "sha256"
 
-PACKAGES = (
-    "llmsys-exp",
-    "hydra-core",
-    "omegaconf",
-    "torch",
-    "deepspeed",
-    "transformers",
-    "peft",
-    "accelerate",
-    "safetensors",
-    "numpy",
-)
-
-
-def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the version of each installed package; missing ones are left out."""
-    versions: dict[str, str] = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def machine() -> dict[str, Any]:
-    """Describe the machine in the terms that change results."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)),
-    }
-
-
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return commit and cleanliness of the work tree around `folder`, or None outside of one."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if not commit:
-        return None
-    return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+EMPTY: Mapping[str, Any] = {
+    "schema_version": SCHEMA_VERSION,
+    "id": "",
+    "reproduces": "",
+    "started": None,
+    "finished": None,
+    "command": [],
+    "overrides": [],
+    "groups": {},
+    "name": "",
+    "seeds": {},
+    "config": {},
+    "inputs": {},
+    "choices": [],
+    "forecast": None,
+    "verdict": None,
+    "serving": None,
+    "environment": {},
+    "machine": {},
+    "code": None,
+    "model": {},
+    "data": {},
+    "measured": {"peak_bytes": None, "rows": []},
+    "metrics": {},
+    "results": {},
+    "records": {},
+    "attempts": [],
+    "timing_s": {},
+    "tokens": {},
+    "energy_wh": None,
+    "energy": None,
+    "starts": [],
+    "later": [],
+    "notes": [],
+}
+"""Every key in the order of the file with what it is where nothing is known; the seal follows."""
 
 
 def utc_now() -> str:
@@ -60,11 +57,28 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the whole content in order, as JSON will give it back, with the hash over it last.
+
+    Raises:
+        KeyError: for a key that the schema does not know.
+    """
+    unknown = set(content) - set(EMPTY) - {SEAL}
+    if unknown:
+        raise KeyError(f"not in the schema: {', '.join(sorted(unknown))}")
+    ordered = {key: content.get(key, default) for key, default in EMPTY.items()}
+    plain: dict[str, Any] = json.loads(json.dumps(ordered, default=str))
+    return {**plain, SEAL: content_hash(plain)}
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over everything but the seal, whatever the order of keys and the white space."""
+    told = {key: value for key, value in content.items() if key != SEAL}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def is_edited(content: Mapping[str, Any]) -> bool | None:
+    """Whether somebody changed the content since it was written; None where no hash tells (version 1)."""
+    seal = content.get(SEAL)
+    return None if not isinstance(seal, str) else seal != content_hash(content)

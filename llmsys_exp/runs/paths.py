@@ -23,6 +23,21 @@ class RunPaths:
         return self.folder / "manifest.json"
 
     @property
+    def start(self) -> Path:
+        """The manifest as far as it is known at launch: what a run that was killed has."""
+        return self.folder / "start.json"
+
+    @property
+    def export_start(self) -> Path:
+        """What is known when the last `llmsys export` of a finished run began."""
+        return self.folder / "export_start.json"
+
+    @property
+    def code_patch(self) -> Path:
+        """What the checkout had beside its commit; a run that went on with other code has a second one."""
+        return self.folder / "code.patch"
+
+    @property
     def hydra(self) -> Path:
         """The composed configuration as Hydra writes it."""
         return self.folder / ".hydra"
@@ -160,6 +175,11 @@ class RunPaths:
     def outputs(self) -> Path:
         """Every n-th answer."""
         return self.folder / "outputs.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """All of it as one page."""
+        return self.folder / "report.html"
 
     @property
     def loss_plot(self) -> Path:

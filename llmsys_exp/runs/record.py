@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import UserError
+from llmsys_exp.evidence.secrets import LEFT_OUT, secret_variables, text_without_secrets
 from llmsys_exp.plan import Choice, Plan, plan_to_dict
 from llmsys_exp.plan.facts import worker_facts
-from llmsys_exp.runs import manifest
 from llmsys_exp.runs.files import disk_errors, read_json, write_json, write_text
-from llmsys_exp.runs.measured import MemoryRow
 from llmsys_exp.runs.paths import RunPaths
 
 JOB_SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Finished:
-    """All there is to tell about a run whose steps are done."""
-
-    plan: Plan | None
-    """None: no training was planned."""
-    config: Config
-    choices: Sequence[Choice]
-    command: Sequence[str]
-    overrides: Sequence[str]
-    inputs: Mapping[str, Any]
-    results: Mapping[str, Mapping[str, Any]]
-    memory: Sequence[MemoryRow]
-    timing_s: Mapping[str, float]
-    attempts: Sequence[Mapping[str, Any]] = ()
-    """Attempts that ran out of memory before the one that did not."""
-    serving: Mapping[str, Any] | None = None
-    """How the engine was started that answered prompts."""
 
 
 _SCRIPT = """#!/bin/sh
@@ -69,16 +47,27 @@ def write_inference_job(
 def _write_job(
     paths: RunPaths, config: Config, plan: Any, inputs: Mapping[str, Any], engine: Mapping[str, Any]
 ) -> None:
-    job = {"schema_version": JOB_SCHEMA_VERSION, "config": to_plain(config), "plan": plan}
+    job = {"schema_version": JOB_SCHEMA_VERSION, "config": worker_settings(config), "plan": plan}
     write_json(paths.job, job | {"resolved": dict(inputs)} | dict(engine))
 
 
-def write_hydra(paths: RunPaths, *, files: Mapping[str, str]) -> None:
-    """Write `.hydra/` as Hydra does: the composed tree, Hydra's own settings, the overrides."""
+def worker_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that workers read; secret variables they have in their environment."""
+    settings: dict[str, Any] = to_plain(config)
+    env = settings["launcher"]["env"]
+    env |= dict.fromkeys(secret_variables(env), LEFT_OUT)
+    return settings
+
+
+def write_hydra(paths: RunPaths, *, files: Mapping[str, str], variables: Mapping[str, str]) -> None:
+    """Write `.hydra/` as Hydra does: the composed tree, Hydra's own settings, the overrides.
+
+    Values of `variables` (`launcher.env`) that are secrets are left out.
+    """
     with disk_errors(paths.hydra):
         paths.hydra.mkdir()
     for name, text in files.items():
-        write_text(paths.hydra / name, text)
+        write_text(paths.hydra / name, text_without_secrets(text, variables))
 
 
 def write_launch_script(
@@ -89,6 +78,8 @@ def write_launch_script(
     for key, value in sorted(variables.items()):
         if key == "PATH":
             lines.append(f'export PATH={shlex.quote(value.partition(":")[0])}:"$PATH"')
+        elif secret_variables({key: value}):
+            lines.append(f': "${{{key}:?was left out of this file as a secret: set it}}"; export {key}')
         else:
             lines.append(f"export {key}={shlex.quote(value)}")
     write_text(paths.launch_script, _SCRIPT.format(exports="\n".join(lines), command=shlex.join(command)))
@@ -97,8 +88,16 @@ def write_launch_script(
 
 
 def write_env_file(path: Path, *, variables: Mapping[str, str]) -> None:
-    """Write the variables that DeepSpeed's runner sets on other machines, one KEY=VALUE a line."""
-    write_text(path, "".join(f"{key}={value}\n" for key, value in sorted(variables.items())))
+    """Write the variables that DeepSpeed's runner sets on other machines, one KEY=VALUE a line.
+
+    It needs them as they are, secrets too: nobody else may read the file.
+    """
+    with disk_errors(path):
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_text(
+            "".join(f"{key}={value}\n" for key, value in sorted(variables.items())), encoding="utf-8"
+        )
 
 
 def keep_attempt(path: Path, number: int) -> None:
@@ -147,34 +146,3 @@ def results_of(paths: RunPaths, steps: Sequence[Step]) -> dict[str, dict[str, An
                 do="Look at log.txt in the run folder",
             )
     return results
-
-
-def build_manifest(done: Finished) -> dict[str, Any]:
-    """Put the evidence of a finished run together."""
-    config = to_plain(done.config)
-    plan = {"forecast": None, "verdict": None} if done.plan is None else plan_to_dict(done.plan)
-    return {
-        "schema_version": manifest.SCHEMA_VERSION,
-        "finished": manifest.utc_now(),
-        "command": list(done.command),
-        "overrides": list(done.overrides),
-        "name": config["name"],
-        "seed": config["seed"],
-        "config": config,
-        "inputs": dict(done.inputs),
-        "versions": manifest.package_versions(),
-        "machine": manifest.machine(),
-        "git": manifest.git_state(Path.cwd()),
-        "choices": [vars(choice) for choice in done.choices],
-        "forecast": plan["forecast"],
-        "verdict": plan["verdict"],
-        "serving": done.serving,
-        "measured": {
-            "peak_bytes": done.memory[0].measured_bytes if done.memory else None,
-            "rows": [row.to_dict() for row in done.memory],
-        },
-        "metrics": done.results.get("train", {}).get("evaluation") or {},
-        "results": dict(done.results),
-        "attempts": [dict(attempt) for attempt in done.attempts],
-        "timing_s": {name: round(seconds, 2) for name, seconds in done.timing_s.items()},
-    }

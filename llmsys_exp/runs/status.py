@@ -11,6 +11,7 @@ from pathlib import Path
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.manifest import utc_now
+from llmsys_exp.runs.migrate import has_manifest
 from llmsys_exp.runs.paths import RunPaths
 
 COMPLETE, RUNNING, STOPPED, FAILED = "complete", "running", "stopped", "failed"
@@ -42,7 +43,7 @@ def state_of(paths: RunPaths) -> str:
 
     A run without a word about its end, and with nobody working on it, was killed: it counts as stopped.
     """
-    if isinstance(read_json(paths.manifest), dict):
+    if has_manifest(paths):
         return COMPLETE
     if is_held(paths.lock) or is_held(paths.worker_lock):
         return RUNNING

@@ -14,10 +14,13 @@ from llmsys_exp.runs.files import disk_errors, write_json
 from llmsys_exp.runs.folder import create_sweep_folder
 from llmsys_exp.runs.manifest import utc_now
 from llmsys_exp.sweeps.ledger.ledger import SKIPPED, Ledger
+from llmsys_exp.sweeps.ledger.searching import SearchLedger
 from llmsys_exp.sweeps.points.point import Point
 from planner.units import GIB
 
 SCHEMA_VERSION = 1
+SEARCH_VERSION = 2
+"""Of sweeps whose points are added while they run, which the first version does not know."""
 FILE = "sweep.json"
 
 
@@ -65,30 +68,49 @@ class Sweep:
         started_in: the folder that relative paths begin at.
         options: how it is run: the fields of `runner.RunOptions`.
         forecasts: what the gate said of each point: `verdict`, `reason`, `figures`, `fix`, `filled_from`.
+        search: what a search looks for, as `search.asked` reads it; its points are added while it runs, to
+            `points` and `forecasts`, whenever the ledger is read. None: all points are there.
     """
 
     id: str
     name: str
     verb: str
     base: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: list[Point]
     started_in: str
     options: dict[str, Any] = field(default_factory=dict)
-    forecasts: tuple[dict[str, Any], ...] = ()
+    forecasts: list[dict[str, Any]] = field(default_factory=list)
+    search: dict[str, Any] | None = None
 
     def overrides(self, point: Point, more: Sequence[str] = ()) -> list[str]:
         """Return the overrides of a point's command line; later ones win."""
         return [*self.base, *point.overrides, *more]
 
-    def gpu_bytes(self, number: int) -> int | None:
-        """Return what a point needs of each GPU by its forecast; None where that is not known."""
-        figures = self.forecasts[number - 1]["figures"] if self.forecasts else {}
-        needed = figures.get("needed_gib") if figures.get("where") == "gpu" else None
+    def takes_bytes(self, number: int, of: str) -> int | None:
+        """Return what a point takes of each `device` or of the `host` by its forecast; None: not known."""
+        figures = self.forecasts[number - 1]["figures"] if len(self.forecasts) >= number else {}
+        needed = figures.get(f"{of}_gib")
         return None if needed is None else int(needed * GIB)
 
     def ledger(self, paths: SweepPaths) -> Ledger:
         """Open the ledger."""
-        return Ledger(paths.ledger, self.id, len(self.points))
+        if self.search is None:
+            return Ledger(paths.ledger, self.id, len(self.points))
+        return SearchLedger(paths.ledger, self.id, self._take_told)
+
+    @property
+    def expected(self) -> int:
+        """How many points it has, or is to have."""
+        return len(self.points) if self.search is None else max(len(self.points), self.search["trials"])
+
+    def _take_told(self, entry: Mapping[str, Any]) -> None:
+        """Take in what the ledger of a search tells; it may be read several times."""
+        if "trials" in entry and self.search is not None:
+            self.search["trials"] = max(entry["trials"], self.search["trials"])
+        elif entry.get("point", 0) > len(self.points):
+            added = entry["added"]
+            self.points.append(Point(entry["point"], added["key"], tuple(added["overrides"])))
+            self.forecasts.append(added["forecast"])
 
 
 def create_sweep(
@@ -97,33 +119,51 @@ def create_sweep(
     verb: str,
     *,
     base: Sequence[str],
-    points: Sequence[Point],
+    points: Sequence[Point] | Mapping[str, Any],
     options: Mapping[str, Any],
     forecasts: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[SweepPaths, Sweep]:
     """Make the folder of a sweep, and write down what was asked for and which points are skipped.
 
+    Args:
+        outputs: where folders of sweeps go.
+        name: of the experiment.
+        verb: what runs a point.
+        base: overrides that all points share.
+        points: the points, or what a search looks for, which will add some.
+        options: how it is run.
+        forecasts: what the gate said of each point.
+
     Raises:
         UserError: when the place cannot be written to.
     """
-    text = json.dumps([verb, list(base), [point.key for point in points]])
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    sought = dict(points) if isinstance(points, Mapping) else None
+    listed = [] if isinstance(points, Mapping) else list(points)
+    digest = _digest(verb, base, listed, sought)
     paths = SweepPaths(create_sweep_folder(outputs, name, digest))
     # the name of the folder is part of it, so that the same sweep begun twice is two
     identity = f"{digest}-{paths.folder.name}"
-    told = tuple(map(dict, forecasts))
-    sweep = Sweep(identity, name, verb, tuple(base), tuple(points), str(Path.cwd()), dict(options), told)
+    told = list(map(dict, forecasts))
+    here = str(Path.cwd())
+    sweep = Sweep(identity, name, verb, tuple(base), listed, here, dict(options), told, sought)
     with disk_errors(paths.folder):
         (paths.folder / "points").mkdir()
     skipped = [
         (point.number, SKIPPED, {"what": one["reason"], **one["figures"]})
-        for point, one in zip(points, told, strict=False)
+        for point, one in zip(listed, told, strict=False)
         if one["verdict"] == SKIPPED
     ]
     sweep.ledger(paths).move_all(skipped)
     # last: a folder without it is no sweep, so that none is run whose skipped points are not written down
-    write_json(paths.sweep, {"schema_version": SCHEMA_VERSION, "created": utc_now(), **asdict(sweep)})
+    version = SCHEMA_VERSION if sought is None else SEARCH_VERSION
+    write_json(paths.sweep, {"schema_version": version, "created": utc_now(), **asdict(sweep)})
     return paths, sweep
+
+
+def _digest(verb: str, base: Sequence[str], points: Sequence[Point], search: Mapping[str, Any] | None) -> str:
+    sought = [] if search is None else [search]
+    text = json.dumps([verb, list(base), [point.key for point in points], *sought])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
@@ -144,20 +184,30 @@ def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
     except (OSError, ValueError) as error:
         raise UserError("Cannot read the sweep", where=str(paths.sweep), why=str(error)) from None
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in (SCHEMA_VERSION, SEARCH_VERSION):
         raise UserError(
-            f"The sweep has version {version}, and this llmsys knows version {SCHEMA_VERSION}",
+            f"The sweep has version {version}, and this llmsys knows no later one than {SEARCH_VERSION}",
             where=str(paths.sweep),
             do="Use the llmsys that began it, or a later one",
         )
-    return paths, _from_plain(content, paths)
+    sweep = _from_plain(content, paths)
+    if sweep.search is not None:
+        if sweep.id.partition("-")[0] != _digest(sweep.verb, sweep.base, (), sweep.search):
+            raise UserError(
+                "The search was changed after it had begun",
+                where=str(paths.sweep),
+                why="What its points were compared by would not be the same",
+                do="Put the file back, or begin a new search",
+            )
+        sweep.ledger(paths).states()  # its points are there
+    return paths, sweep
 
 
 def _from_plain(content: dict[str, Any], paths: SweepPaths) -> Sweep:
     try:
-        points = tuple(
+        points = [
             Point(int(one["number"]), str(one["key"]), tuple(one["overrides"])) for one in content["points"]
-        )
+        ]
         return Sweep(
             content["id"],
             content["name"],
@@ -166,7 +216,8 @@ def _from_plain(content: dict[str, Any], paths: SweepPaths) -> Sweep:
             points,
             content["started_in"],
             content["options"],
-            tuple(content["forecasts"]),
+            list(content["forecasts"]),
+            content.get("search"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError("The sweep is not as it was written", where=f"{paths.sweep}: {error!r}") from None

@@ -7,7 +7,9 @@ and release.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from itertools import accumulate
 
 from planner.memory.arena import GATHER_STREAM, Arena, Buffer
 from planner.network.modules import Module
@@ -44,7 +46,8 @@ class Coordinator:
         self.queue: deque[tuple[Parameter, int]] = deque()
         self.fetched_for: dict[Parameter, int] = {}
         self.backward_modules: dict[Module, None] = {}
-        self._distance: list[int] = []
+        self._numel_before: list[int] = []
+        self._uses: dict[Parameter, list[int]] = {}
 
     def persists(self, parameter: Parameter) -> bool:
         """Small parameters stay whole from their first use on."""
@@ -55,7 +58,10 @@ class Coordinator:
         if self.order and not self.complete:
             self.complete = True
             self.trace = [(p, i) for i, m in enumerate(self.order) for p in m.own()]
-            self._distance = [sum(p.held_numel for p in m.own()) for m in self.order]
+            numels = (sum(p.held_numel for p in m.own()) for m in self.order)
+            self._numel_before = list(accumulate(numels, initial=0))
+            for parameter, step in self.trace:
+                self._uses.setdefault(parameter, []).append(step)
         self.queue = deque(self.trace)
         self.fetched_for = {}
         self.step_id = 0
@@ -147,14 +153,16 @@ class Coordinator:
         if not self.complete:  # the first pass lets go of small ones too
             return set(module.own())
         large = [p for p in module.own() if not self.persists(p)]
-        candidates = {p for p in large if self.fetched_for.get(p, -1) <= self.step_id}
-        travelled, step = 0, self.step_id
-        while candidates and step < len(self.order) and travelled < self.settings.stage3_max_reuse_distance:
-            for parameter in self.order[step].own():
-                candidates.discard(parameter)
-            travelled += self._distance[step]
-            step += 1
-        return candidates
+        return {p for p in large if self.fetched_for.get(p, -1) <= self.step_id and not self._is_near(p)}
+
+    def _is_near(self, parameter: Parameter) -> bool:
+        """Whether it is used again within `stage3_max_reuse_distance` elements from here."""
+        uses = self._uses.get(parameter, [])
+        at = bisect_left(uses, self.step_id)
+        if at == len(uses):
+            return False
+        between = self._numel_before[uses[at]] - self._numel_before[self.step_id]
+        return between < self.settings.stage3_max_reuse_distance
 
     def _drop_from_queue(self, wanted: list[Parameter]) -> None:
         missing = {p for p in wanted if self.fetched_for.get(p, -1) < self.step_id}

@@ -32,9 +32,8 @@ def peak_bytes(case: TrainingCase, micro_batch: Any, seq_len: Any, grad_accum: A
 def _peak_bytes(case: TrainingCase, micro_batch: Any, seq_len: Any) -> Array:
     lengths = np.asarray(seq_len, dtype=np.float64)
     batches = np.asarray(micro_batch, dtype=np.float64) / case.sequence_parallel
-    at = features(
-        np.ravel(np.broadcast_arrays(batches, lengths)[0]), np.ravel(np.broadcast_arrays(batches, lengths)[1])
-    )
+    shape = np.broadcast(batches, lengths).shape
+    at = features(np.ravel(np.broadcast_to(batches, shape)), np.ravel(np.broadcast_to(lengths, shape)))
     profile, engine = profile_of(case), engine_of(case, counts_of(case))
     kept = _kept_layers(case)
     top = profile.top_bytes(at, kept) + engine.top
@@ -42,7 +41,6 @@ def _peak_bytes(case: TrainingCase, micro_batch: Any, seq_len: Any) -> Array:
     rests = engine.rests + WORKSPACES * workspace_bytes(case.device)
     moments = np.maximum(np.maximum(top, low), float(engine.step))
     peaks = np.maximum(rests + moments, engine.start)
-    shape = np.broadcast_shapes(lengths.shape, batches.shape)
     return np.reshape(peaks, shape)
 
 

@@ -99,6 +99,8 @@ class CachingAllocator:
         self.reserved: int = 0
         self.peak_allocated: int = 0
         self.peak_reserved: int = 0
+        self.least_limit: int = 0
+        """Under any limit between this one and its own it would have gone the same way."""
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._next_address = 0
 
@@ -149,11 +151,11 @@ class CachingAllocator:
 
     def _check_limit(self, size: int) -> None:
         limit = self.limit_bytes
-        if limit is None or self.reserved + size <= limit:
-            return
-        self.empty_cache()
-        if self.reserved + size > limit:
-            raise OutOfMemory(size, self.reserved, limit)
+        if limit is not None and self.reserved + size > limit:
+            self.empty_cache()
+            if self.reserved + size > limit:
+                raise OutOfMemory(size, self.reserved, limit)
+        self.least_limit = max(self.least_limit, self.reserved + size)
 
     def _reserve(self, size: int) -> None:
         self._check_limit(size)

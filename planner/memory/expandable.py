@@ -47,11 +47,13 @@ class ExpandableAllocator(CachingAllocator):
         if at == len(pool.keys):
             return None
         block = pool.by_key[pool.keys[at]]
-        for key in pool.keys[at + 1 :]:
-            following = pool.by_key[key]
-            if pool.grown_size(following) >= pool.grown_size(block):
+        grown = pool.grown_size(block)
+        for place in range(at + 1, len(pool.keys)):
+            following = pool.by_key[pool.keys[place]]
+            wider = pool.grown_size(following)
+            if wider >= grown:
                 break
-            block = following
+            block, grown = following, wider
         return block
 
     def _grow(self, pool: Pool, size: int) -> Block:

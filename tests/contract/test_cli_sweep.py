@@ -49,6 +49,8 @@ def test_sweep_runs_fails_is_tried_again_and_is_then_complete(capsys: pytest.Cap
     said = capsys.readouterr().out
     assert "[2 of 2] point 2 failed (oom_gpu: The GPU ran out of memory): name=fail" in said
     assert "Try again:    llmsys sweep retry" in said
+    assert "Table: " in said
+    assert Path(folder(), "results.csv").read_text(encoding="utf-8").splitlines()[2].startswith("2,")
     before = shown(capsys)
     assert before["counts"] == {"done": 1, "failed": 1}
     assert before["points"][1]["kind"] == "oom_gpu"
@@ -63,8 +65,9 @@ def test_sweep_runs_fails_is_tried_again_and_is_then_complete(capsys: pytest.Cap
 
 
 def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("llmsys_exp.cli.sweep_go.check_room", lambda *asked: None)  # as if it had the GPU
     settings = ["model=qwen2_5_7b", "hardware=rtx4090", "method=lora", "gate=skip"]
     assert sweep("run", *settings, "training.micro_batch=1,64") == 0
     point = shown(capsys)["points"][1]
@@ -147,3 +150,52 @@ def test_status_pays_neither_for_hydra_nor_for_torch():
     code = "import sys; from llmsys_exp.cli import main; main.run(['sweep', 'list']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"hydra", "torch", "pandas"} & set(done.stdout.split())
+
+
+SEARCH = """
+base: {name: learn, hardware: cpu, gate: skip}
+search:
+  training.learning_rate: {low: 1e-6, high: 1e-2, log: true}
+objective: evaluation.loss
+trials: 4
+sampler: random  # the third of seed 11 is bad
+seed: 11
+pruner: {median: {startup_trials: 2}}
+"""
+
+
+def test_search_stops_what_is_bad_and_shows_the_best_with_its_command(capsys: pytest.CaptureFixture[str]):
+    Path("slow_where_bad").touch()
+    Path("search.yaml").write_text(SEARCH, encoding="utf-8")
+    assert sweep("run", "search.yaml") == 0
+    said = capsys.readouterr().out
+    assert "A search of 4 points" in said
+    assert "[3 of 4" in said
+    assert "Best: point 1, evaluation.loss 0.145" in said
+    assert "\n  llmsys train name=learn hardware=cpu gate=skip training.learning_rate=" in said
+    found = shown(capsys)
+    assert [one["state"] for one in found["points"]] == ["done", "done", "pruned", "done"]
+    assert "Stopped at step 3: train/loss" in found["points"][2]["what"]
+    assert found["search"]["best"][0]["values"] == found["points"][0]["values"]
+    assert sweep("resume") == 0, "nothing is left"
+    assert shown(capsys)["points"] == found["points"]
+
+
+def test_search_that_was_stopped_says_how_to_go_on_and_does(capsys: pytest.CaptureFixture[str]):
+    Path("search.yaml").write_text(SEARCH.replace("trials: 4", "trials: 2"), encoding="utf-8")
+    assert sweep("run", "search.yaml", "--fill") == 2
+    assert "--fill does not go with a search" in capsys.readouterr().err
+    assert sweep("run", "search.yaml") == 0
+    ledger = Path(folder(), "ledger.jsonl")
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:5]))  # as it was after the first point
+    assert sweep("status") == 6
+    said = capsys.readouterr().out
+    assert "1 of 2 trials" in said
+    assert "Go on:        llmsys sweep resume" in said
+    assert sweep("resume") == 0
+    assert [one["attempts"] for one in shown(capsys)["points"]] == [1, 1]
+    assert sweep("resume", "--trials", "3") == 0
+    assert len(shown(capsys)["points"]) == 3
+    assert sweep("resume", "--trials", "3") == 2
+    assert "The search has 3 trials" in capsys.readouterr().err

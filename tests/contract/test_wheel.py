@@ -40,6 +40,11 @@ def test_it_carries_configuration_experiments_and_tables(unpacked):
     assert (shipped / "experiment/quickstart.yaml").exists()
     assert (shipped / "experiment/data/house_style_train.json").exists()
     assert (unpacked / "planner/data/gpus.yaml").exists()
+    pages = unpacked / "llmsys_exp/report/pages"
+    assert {"sweep.html", "run.html"} <= {path.name for path in (pages / "templates").iterdir()}
+    assert {"page.css", "page.js"} <= {path.name for path in (pages / "assets").iterdir()}
+    assert (unpacked / "hydra_plugins/llmsys_lease/launcher.py").exists()
+    assert not (unpacked / "hydra_plugins/__init__.py").exists(), "other plug-ins share the package"
 
 
 def test_it_plans_from_an_empty_folder_without_torch(unpacked, tmp_path):

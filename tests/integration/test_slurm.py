@@ -11,12 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_jobs import ROOT, environment, make_model
+from test_image_task import write_images
+from tiny_jobs import ROOT, environment
 
 from llmsys_exp.launch import TrainJob, get_launcher
 from llmsys_exp.launch.nodes import Nodes, slurm_hosts
@@ -29,7 +31,8 @@ pytestmark = [
     pytest.mark.skipif(not all(map(shutil.which, NEEDED)), reason="needs Debian's slurm-wlm and munge"),
 ]
 NODE_SCRIPT, TRAIN_SCRIPT = ROOT / "scripts/slurm_node.sh", ROOT / "scripts/slurm_train.sh"
-STEPS = 150
+STEPS = 500
+"""Of milliseconds: some are left when the signal comes."""
 RANK = """
 import os, socket, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "SLURMD_NODENAME")
@@ -51,13 +54,6 @@ def slurm() -> Iterator[dict[str, str]]:
             subprocess.run([str(NODE_SCRIPT), "stop", folder], check=True, timeout=60)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    make_model(folder)
-    return folder
-
-
 def run(*command: Any, env: dict[str, str], timeout_s: int = 60) -> subprocess.CompletedProcess[str]:
     words = list(map(str, command))
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -71,13 +67,14 @@ def wait_until(happened: Callable[[], Any], *, within_s: float) -> Any:
     return found
 
 
-def train(ranks: int, *more: Any) -> list[str]:
-    """Return arguments of `llmsys train` for a tiny model and many steps."""
+def train(*more: Any) -> list[str]:
+    """Return arguments of `llmsys train` for a tiny perceptron and many steps."""
     return [
-        *("model=local", "hardware=cpu", f"hardware.gpus_per_node={ranks}", "method=full", "zero.stage=2"),
-        *("training.dtype=fp32", "training.micro_batch=1", "training.grad_accum=1", "training.epochs=1000"),
-        *(f"training.max_steps={STEPS}", "training.evaluate=false", "training.log_every=1"),
-        *("data.limit=8", "data.max_length=64", "steps=[train]", "gate=off", *map(str, more)),
+        *("model=mlp_fashion_mnist", "model.layers=[64,24,10]", "data=fashion_mnist_standin"),
+        *("hardware=cpu", "hardware.gpus_per_node=1", "method=full", "zero.stage=1", "training.dtype=fp32"),
+        *("training.micro_batch=1", "training.grad_accum=1", "training.epochs=1000", "training.log_every=1"),
+        *(f"training.max_steps={STEPS}", "training.evaluate=false", "steps=[train]", "gate=off"),
+        *map(str, more),
     ]
 
 
@@ -128,68 +125,104 @@ def test_outside_of_the_nodes_a_job_is_refused_and_told_the_way(slurm, tmp_path)
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_job_that_is_told_to_stop_saves_goes_back_to_the_queue_and_goes_on(slurm, model, tmp_path) -> None:
-    log, outputs = tmp_path / "log.txt", tmp_path / "outputs"
-    options = ("--parsable", "--cpus-per-task=2", "--time=10", f"--output={log}", f"--chdir={ROOT}")
-    job = train(2, f"model.path={model}", "name=requeued")
+def test_a_cancelled_job_saves_and_does_not_come_back(slurm, tmp_path) -> None:
+    said, stand_in = tmp_path / "said.txt", tmp_path / "llmsys"
+    stand_in.write_text(
+        f"#!/bin/sh\ntrap 'echo saved >> {said}; exit 6' TERM\necho began >> {said}\nsleep 99 & wait\n"
+    )
+    stand_in.chmod(0o755)
+    env = slurm | {"PATH": f"{tmp_path}:{slurm['PATH']}"}
+    done = run("sbatch", "--parsable", "--time=10", f"--output={tmp_path}/log.txt", TRAIN_SCRIPT, env=env)
+    number = done.stdout.strip()
+    wait_until(said.exists, within_s=30)
+    run("scancel", number, env=slurm)
+    wait_until(lambda: job_facts(number, slurm)["JobState"] not in ("RUNNING", "COMPLETING"), within_s=30)
+    facts = job_facts(number, slurm)
+    assert (facts["JobState"], facts["Restarts"]) == ("CANCELLED", "0")
+    assert said.read_text() == "began\nsaved\n"
+
+
+@pytest.fixture(scope="module")
+def stories(slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    """Return what becomes of a job and of an array that are told to stop, both at the same time."""
+    base = tmp_path_factory.mktemp("slurm")
+    images = base / "images"
+    images.mkdir()
+    write_images(images)
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            "job": pool.submit(stop_job, slurm, base / "job", images),
+            "array": pool.submit(stop_array, slurm, base / "array", images),
+        }
+
+
+def stop_job(slurm: dict[str, str], base: Path, images: Path) -> tuple[str, dict[str, str], Path]:
+    """Submit the script, tell it to stop, and wait for its end; return log, facts and outputs."""
+    base.mkdir()
+    log, outputs = base / "log.txt", base / "outputs"
+    options = ("--parsable", "--cpus-per-task=1", "--time=10", f"--output={log}", f"--chdir={ROOT}")
     env = slurm | {"LLMSYS_OUTPUTS": str(outputs)}
-    done = run("sbatch", *options, TRAIN_SCRIPT, *job, env=env)
+    done = run("sbatch", *options, TRAIN_SCRIPT, *train(f"data.train={images}", "name=requeued"), env=env)
     assert done.returncode == 0, done.stderr
     number = done.stdout.strip()
 
-    def metrics() -> list[Path]:
-        return [one for one in outputs.glob(f"slurm-{number}/requeued/*/metrics.jsonl") if one.stat().st_size]
-
-    def state() -> str:
-        return job_facts(number, slurm)["JobState"]
-
     def has_ended() -> bool:
-        return state() in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+        return job_facts(number, slurm)["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 
-    wait_until(lambda: metrics() or has_ended(), within_s=120)
+    def has_begun() -> bool:
+        return any(one.stat().st_size for one in outputs.glob("*/requeued/*/metrics.jsonl"))
+
+    wait_until(lambda: has_begun() or has_ended(), within_s=120)
     # the script and all that it has started, as at a preemption; at the time limit the script alone hears of it
     run("scancel", "--full", "--signal=TERM", number, env=slurm)
-    wait_until(has_ended, within_s=170)
-    text = log.read_text(encoding="utf-8")
-    assert state() == "COMPLETED", text[-3000:]
-    assert job_facts(number, slurm)["Restarts"] == "1", text[-3000:]
-    (folder,) = (one.parent for one in metrics())
+    wait_until(has_ended, within_s=150)
+    return log.read_text(encoding="utf-8"), job_facts(number, slurm), outputs / f"slurm-{number}"
+
+
+def test_a_job_that_is_told_to_stop_saves_goes_back_to_the_queue_and_goes_on(stories) -> None:
+    text, facts, outputs = stories["job"].result()
+    assert facts["JobState"] == "COMPLETED" and facts["Restarts"] == "1", text[-3000:]
+    (folder,) = outputs.glob("requeued/*")
     (resumed_from,) = json.loads((folder / "results/train.json").read_text(encoding="utf-8"))["resumed_from"]
     assert 0 < resumed_from < STEPS and f"Going on after step {resumed_from} in" in text
     assert steps_of(folder) == list(range(1, STEPS + 1))
     assert (folder / "manifest.json").is_file()
 
 
-@pytest.mark.skipif(find_spec("submitit") is None, reason="needs the extra `slurm`")
-def test_points_of_a_sweep_run_as_an_array_and_one_whose_time_is_up_goes_on(slurm, model, tmp_path) -> None:
-    asked = train(1, f"model.path={model}", "training.learning_rate=1e-3,1e-2", "name=far")
-    outputs = tmp_path / "outputs"
-    command = ["llmsys", "sweep", "run", *asked, f"paths.outputs={outputs}", "--json"]
-    done = run(*command, "--slurm", "time=30,cpus_per_task=1", env=slurm)
+def stop_array(slurm: dict[str, str], base: Path, images: Path) -> dict[str, Any]:
+    """Submit a sweep, let the time of its first point be up, and wait for its end; return what was said."""
+    base.mkdir()
+    # the second one is refused before torch is loaded
+    asked = train(f"data.train={images},{base}/none", "name=far", f"paths.outputs={base}/outputs")
+    done = run("llmsys", "sweep", "run", *asked, "--json", "--slurm", "time=30,cpus_per_task=1", env=slurm)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     sweep, tasks = Path(told["folder"]), told["tasks"]
-    assert list(tasks) == ["1", "2"]
 
     def folder_of(point: int) -> Path | None:
-        state = ledger()[point]
-        found = Path(state.get("folder", "/none"))
+        shown = json.loads(run("llmsys", "sweep", "status", sweep, "--json", env=slurm).stdout)
+        found = Path(shown["points"][point - 1].get("folder", "/none"))
         return found if (found / "metrics.jsonl").is_file() else None
 
-    def ledger() -> dict[int, dict[str, Any]]:
-        shown = json.loads(run("llmsys", "sweep", "status", sweep, "--json", env=slurm).stdout)
-        return {point["point"]: point for point in shown["points"]}
-
-    wait_until(lambda: folder_of(1), within_s=120)
+    queued = run("llmsys", "sweep", "status", sweep, env=slurm)
+    folder = wait_until(lambda: folder_of(1), within_s=120)
     # what Slurm does itself some time before the limit
     run("scancel", "--signal=USR2", tasks["1"], env=slurm)
     # a second one finds nothing to submit
     again = run("llmsys", "sweep", "resume", sweep, "--json", env=slurm)
-    assert json.loads(again.stdout)["tasks"] == {}, again.stderr
-    ended = run("llmsys", "sweep", "wait", sweep, "--timeout", "160", env=slurm, timeout_s=170)
-    assert ended.returncode == 0, ended.stdout + (sweep / "points/1.txt").read_text(encoding="utf-8")[-3000:]
-    assert [point["state"] for point in ledger().values()] == ["done", "done"]
-    for point in (1, 2):
-        assert steps_of(folder_of(point)) == list(range(1, STEPS + 1))
-    results = json.loads((folder_of(1) / "results/train.json").read_text(encoding="utf-8"))
+    ended = run("llmsys", "sweep", "wait", sweep, "--json", "--timeout", "150", env=slurm, timeout_s=170)
+    log = (sweep / "points/1.txt").read_text(encoding="utf-8")
+    return {"tasks": tasks, "queued": queued, "again": again, "ended": ended, "folder": folder, "log": log}
+
+
+@pytest.mark.skipif(find_spec("submitit") is None, reason="needs the extra `slurm`")
+def test_points_of_a_sweep_run_as_an_array_and_one_whose_time_is_up_goes_on(stories) -> None:
+    told = stories["array"].result()
+    assert list(told["tasks"]) == ["1", "2"]
+    assert json.loads(told["again"].stdout)["tasks"] == {}, told["again"].stderr
+    first, second = json.loads(told["ended"].stdout)["points"]
+    assert first["state"] == "done", told["log"][-3000:]
+    assert steps_of(told["folder"]) == list(range(1, STEPS + 1))
+    results = json.loads((told["folder"] / "results/train.json").read_text(encoding="utf-8"))
     assert len(results["resumed_from"]) == 1
+    assert (second["state"], second["attempts"]) == ("failed", 1)

@@ -39,6 +39,8 @@ def test_sweep_file_runs_a_real_job_to_its_manifest(
     assert point["state"] == "done"
     manifest = json.loads(Path(point["folder"], "manifest.json").read_text(encoding="utf-8"))
     assert manifest["results"]["infer"]["prompts"] == 2
+    assert manifest["environment"]["packages"]["torch"]
+    assert len(manifest["model"]["files"]["model.safetensors"]["sha256"]) == 64
     assert point["lease"] != []
     assert main.run(["sweep", "resume"]) == 0
     assert len(list(Path("outputs/tiny").glob("*/manifest.json"))) == 1

@@ -194,3 +194,13 @@ def test_a_replay_under_the_reserved_peak_succeeds(sizes):
     free = replay(events, limit_bytes=None, expandable_segments=False)
     again = replay(events, limit_bytes=free.peak_reserved, expandable_segments=False)
     assert again.peak_allocated == free.peak_allocated
+
+
+def test_a_probe_that_holds_answers_for_all_limits_that_change_nothing():
+    events = [(1, 40 * MIB, 0), (2, 60 * MIB, 0), (1, 0, 0), (3, 50 * MIB, 0), (2, 0, 0), (4, 30 * MIB, 0)]
+    for expandable in (False, True):
+        free = replay(events, limit_bytes=None, expandable_segments=expandable)
+        tight = replay(events, limit_bytes=free.least_limit, expandable_segments=expandable)
+        assert tight.peak_reserved == free.peak_reserved
+        below = replay(events, limit_bytes=free.least_limit - 1, expandable_segments=expandable)
+        assert below.peak_reserved < free.peak_reserved, "cached blocks had to go back"

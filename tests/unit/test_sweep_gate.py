@@ -44,7 +44,7 @@ def _points(base: tuple[str, ...], *swept: str) -> Points:
 
 def _gate(base: Sequence[str], *swept: str, policy: str | None = "skip", fill: bool = False) -> list[Gated]:
     points = _points(tuple(base), *swept)
-    return gate_points(points.points, base=points.base, verb="train", policy=policy, fill=fill)
+    return gate_points(points, verb="train", policy=policy, fill=fill)
 
 
 def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change() -> None:
@@ -54,14 +54,16 @@ def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change
     assert skipped.figures["needed_gib"] > 20 > skipped.figures["limit_gib"] > 14
     assert skipped.fix is not None
     assert skipped.fix.startswith("offload.optimizer=cpu (needs about")
-    assert "GiB, and a rank has " in reason(skipped)
+    assert "GiB, and a GPU has " in reason(skipped)
 
 
 def test_policies() -> None:
     swept = "offload.optimizer=cpu,none"
     assert [one.verdict for one in _gate(OPT, swept, policy="warn")] == ["runs", "tight"]
     assert [one.verdict for one in _gate(OPT, swept, policy="off")] == ["runs", "runs"]
-    with pytest.raises(DoesNotFit, match=r"1 of 2 points would not run.*point 2 \(offload.optimizer=none\)"):
+    with pytest.raises(
+        DoesNotFit, match=r"(?s)1 of 2 points would not run.*\n  point 2 \(offload.optimizer=none\)"
+    ):
         _gate(OPT, swept, policy=None)  # gate.policy is error unless it is set
     with pytest.raises(UserError, match="Did you mean skip"):
         _gate(OPT, swept, policy="skipp")
@@ -87,6 +89,7 @@ def test_fill_takes_the_nearest_that_fits_and_never_the_same_twice() -> None:
     assert filled.point.key != first.point.key
     _, same = _gate(OPT, "offload.optimizer=cpu,none", fill=True)
     assert (same.verdict, same.figures["filled_by"]) == ("skipped", 1)
+    assert reason(same).endswith(", which is point 1")
 
 
 def _plans(config: Config) -> str:
@@ -143,7 +146,7 @@ def test_main_memory_and_disk_are_limits_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_points_that_answer_prompts_are_planned_as_engines() -> None:
     swept = ("inference.batch_size=1,8", "seed=1,2")
     points = points_of(("model=opt_1_3b", "hardware=v100_16gb"), swept, None, "infer")
-    gated = gate_points(points.points, base=points.base, verb="infer", policy="skip")
+    gated = gate_points(points, verb="infer", policy="skip")
     assert {one.verdict for one in gated} == {"runs"}
     assert gated[0].figures["needed_gib"] < gated[-1].figures["needed_gib"]
 

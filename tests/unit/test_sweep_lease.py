@@ -97,6 +97,31 @@ def test_jobs_that_say_what_they_need_share_a_card(tmp_path: Path):
     assert leases.acquire(1, 40 * GIB) is not None
 
 
+def test_jobs_that_take_more_than_they_said_leave_no_room_on_their_card(tmp_path: Path):
+    used = {"gpu-GPU-a": 0}
+    leases = Leases(CARDS[:1], tmp_path, used_bytes=lambda: used)
+    first = leases.acquire(1, 30 * GIB)
+    used["gpu-GPU-a"] = 60 * GIB
+    assert leases.acquire(1, 30 * GIB) is None
+    used["gpu-GPU-a"] = 31 * GIB
+    assert first is not None and leases.acquire(1, 30 * GIB) is not None
+
+
+def test_jobs_share_main_memory_and_the_first_is_never_kept_waiting(tmp_path: Path):
+    leases = Leases(CARDS, tmp_path, host_bytes=100 * GIB)
+    first = leases.acquire(1, host_bytes=120 * GIB)
+    assert first is not None, "the gate has judged it; nothing would become free by waiting"
+    assert leases.acquire(1, host_bytes=1 * GIB) is None
+    assert leases.acquire(1) is not None, "nothing is known of this one"
+    first.release()
+    second = leases.acquire(1, host_bytes=60 * GIB)
+    assert second is not None and second.names == ["gpu-GPU-a"], (
+        "main memory is not among what a job is given"
+    )
+    assert leases.acquire(1, host_bytes=41 * GIB) is None
+    assert leases.acquire(1, host_bytes=40 * GIB) is not None
+
+
 def test_card_that_others_use_is_left_alone_until_it_is_free(tmp_path: Path):
     used = {"gpu-GPU-a": 5 * GIB, "gpu-GPU-b": 200 << 20}
     leases = Leases(CARDS[:2], tmp_path, used_bytes=lambda: used)

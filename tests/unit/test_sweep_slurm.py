@@ -54,14 +54,14 @@ def states(made: tuple[SweepPaths, Sweep]) -> list[str]:
 def test_a_task_that_is_gone_leaves_its_point_lost_or_done(made, tmp_path, monkeypatch) -> None:
     paths, sweep = made
     (paths.folder / "slurm").mkdir()
-    stand_in(tmp_path, monkeypatch, squeue="echo 7_2")
+    stand_in(tmp_path, monkeypatch, squeue="echo 7_2 PENDING")
     for number in (1, 2, 3):
         begin(made, number, f"7_{number - 1}")
     folder = tmp_path / "a run"
     folder.mkdir()
     (folder / "manifest.json").write_text("{}", encoding="utf-8")
     sweep.ledger(paths).move(2, RUNNING, attempt=1, folder=str(folder))
-    assert array.settle_tasks(paths, sweep) == {3: "7_2"}
+    assert array.settle_tasks(paths, sweep) == {3: array.Task("7_2", "PENDING")}
     assert states(made) == [LOST, DONE, RUNNING]
 
 

@@ -65,6 +65,8 @@ class TrainingConfig:
     """fp16: the dynamic scale starts at 2 to this power."""
     expandable_segments: Union[bool, str] = AUTO
     """PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, against fragmentation."""
+    deterministic: bool = False
+    """The same losses to the bit in every run on the same machine; slower on a GPU (docs/reproduce.md)."""
     evaluate: bool = True
     """Loss and task score on the held-out rows before and after training."""
     evaluate_every: Optional[int] = None

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmsys_exp.sweeps.gate.node import node_bytes
 from llmsys_exp.sweeps.gate.playing import Judged, Pair
-from llmsys_exp.sweeps.gate.screen import node_bytes, surely_fits
+from llmsys_exp.sweeps.gate.screen import surely_fits
 from planner.grid.estimate import peak_bytes
 from planner.grid.structures import consistent
 from planner.search import Room
@@ -121,5 +122,4 @@ def _less_offloaded(case: TrainingCase) -> list[tuple[str, TrainingCase]]:
 def _node_holds(case: TrainingCase, pair: Pair, room: Room) -> bool:
     if room.host_bytes is None:
         return True
-    sized = replace(case, micro_batch=pair[0], grad_accum=pair[1])
-    return node_bytes(sized, room.ranks_per_node) <= room.host_bytes
+    return node_bytes(case, pair, room.ranks_per_node) <= room.host_bytes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.runs.room import free_disk_bytes
+from llmsys_exp.sweeps.gate.node import layout_of
 from planner.disk import OPTIMIZER, WEIGHTS, disk_bytes
-from planner.network.build import build_network
 from planner.training_case import TrainingCase
 
 
@@ -33,4 +33,4 @@ def free_bytes(outputs: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _uses(case: TrainingCase) -> tuple[tuple[str, int], ...]:
-    return tuple(disk_bytes(case, build_network(case)).items())
+    return tuple(disk_bytes(case, layout_of(case)).items())

@@ -7,29 +7,29 @@ of range, cannot run either, and is skipped under `warn` too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llmsys_exp.config.schema import GatePolicy
 from llmsys_exp.errors import DoesNotFit, unknown_name
 from llmsys_exp.sweeps.gate.outcomes import Outcome, Outcomes
-from llmsys_exp.sweeps.points.composing import Composer
-from llmsys_exp.sweeps.points.point import Gated, Point
+from llmsys_exp.sweeps.gate.timing import Lengths
+from llmsys_exp.sweeps.points.composing import Composer, Resolved
+from llmsys_exp.sweeps.points.point import Gated, Point, Points, shared_overrides
 from llmsys_exp.sweeps.points.settings import Setting, one_setting
 
 RUNS, TIGHT, SKIPPED = "runs", "tight", "skipped"
 SHOWN = 3
+POLICY = "gate.policy"
 POLICIES = tuple(policy.value for policy in GatePolicy)
 
 
-def gate_points(
-    points: Sequence[Point], *, base: Sequence[str], verb: str, policy: str | None = None, fill: bool = False
-) -> list[Gated]:
+def gate_points(found: Points, *, verb: str, policy: str | None = None, fill: bool = False) -> list[Gated]:
     """Plan every point.
 
     Args:
-        points: as `points_of` returns them.
-        base: overrides that they share.
+        found: as `points_of` returns them.
         verb: `train` or `infer`.
         policy: None: what `gate.policy` of each point says.
         fill: put in the place of a point that does not fit the one that its cheapest change leads to.
@@ -39,27 +39,31 @@ def gate_points(
     """
     if policy is not None and policy not in POLICIES:
         raise unknown_name("policy of the gate", policy, POLICIES)
-    composer = Composer(base)
-    known: dict[str, Setting] = {}
-    settings = [tuple(_setting(known, text) for text in point.overrides) for point in points]
-    resolved = [composer.resolve(one) for one in settings]
-    policies = [policy or str(one.value("gate.policy")) for one in resolved]
+    points, resolved = found.points, found.resolved
+    policies = [policy] * len(points) if policy is not None else _policies(resolved)
     asked = [place for place, one in enumerate(policies) if one != GatePolicy.off.value]
-    found = Outcomes(verb).of([resolved[place] for place in asked])
+    judged = Outcomes(verb).of([resolved[place] for place in asked])
     outcomes: list[Outcome | None] = [None] * len(points)
-    for place, outcome in zip(asked, found, strict=True):
-        outcomes[place] = outcome
+    lengths = Lengths()
+    for place, outcome in zip(asked, judged, strict=True):
+        outcomes[place] = lengths.told(resolved[place], outcome)
     gated = [_gated(*row) for row in zip(points, outcomes, policies, strict=True)]
     if fill:
-        gated = _filled(composer, verb, gated, outcomes, settings)
+        gated = _filled(Composer(found.base), verb, gated, outcomes)
     _refuse(gated, policies)
     return gated
 
 
-def _setting(known: dict[str, Setting], text: str) -> Setting:
-    if text not in known:
-        known[text] = one_setting(text)
-    return known[text]
+def _policies(resolved: Sequence[Resolved]) -> list[str]:
+    """Return the policy of each point; those that a point does not set itself are looked up once."""
+    known: dict[tuple[Any, ...], str] = {}
+    found: list[str] = []
+    for one in resolved:
+        alike = (id(one.tree), *[setting.text for setting in one.settings if setting.key == POLICY])
+        if alike not in known:
+            known[alike] = str(one.value(POLICY))
+        found.append(known[alike])
+    return found
 
 
 def _gated(point: Point, outcome: Outcome | None, policy: str) -> Gated:
@@ -85,15 +89,29 @@ def _refuse(gated: Sequence[Gated], policies: Sequence[str]) -> None:
     ]
     if not bad:
         return
-    told = [
-        f"point {one.point.number} ({' '.join(one.point.overrides)}): {reason(one)}" for one in bad[:SHOWN]
-    ]
-    more = [] if len(bad) <= SHOWN else [f"and {len(bad) - SHOWN} more"]
-    raise DoesNotFit(
+    shared = shared_overrides([one.point for one in gated])
+    told = [f"point {one.point.number} ({one.point.own(shared)}): {reason(one)}" for one in bad[:SHOWN]]
+    raise PointsDoNotFit(
         f"Not started: {len(bad)} of {len(gated)} points would not run",
-        why="; ".join([*told, *more]),
-        do="Skip them with gate=skip, or run them anyway with gate=warn",
+        why="\n".join([*told, *([] if len(bad) <= SHOWN else [f"and {len(bad) - SHOWN} more"])]),
+        do="Skip them with gate=skip, run what their changes lead to with gate=skip --fill, or run them "
+        "anyway with gate=warn",
     )
+
+
+class PointsDoNotFit(DoesNotFit):
+    """Points that do not fit: a line for each, and what to do about them last."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.what}:", *[f"  {line}" for line in self.why.split("\n")], f"{self.do}."]
+        return "\n".join(lines)
+
+
+def place_of(figures: Mapping[str, Any]) -> str:
+    """Say what a point is too large for."""
+    # without GPUs, a rank's share of main memory stands where a GPU's would
+    rank = "a GPU" if "device_gib" in figures else "a rank"
+    return {"gpu": rank, "host": "main memory", "disk": "the disk"}[figures["where"]]
 
 
 def reason(gated: Gated) -> str:
@@ -101,12 +119,11 @@ def reason(gated: Gated) -> str:
     figures = gated.figures
     if "refused" in figures:
         return str(figures["refused"])
-    # without GPUs, a rank's share of main memory stands where a GPU's would
-    place = {"gpu": "a rank", "host": "main memory", "disk": "the disk"}[figures["where"]]
-    limit = figures["limit_gib"]
+    place, limit = place_of(figures), figures["limit_gib"]
     said = f"needs {figures['needed_gib']:.1f} GiB" if figures["needed_gib"] is not None else "does not fit"
     of = "" if limit is None else f", and {place} has {limit:.1f} GiB for it"
-    return f"{said}{of}" + (f"; fits with {gated.fix}" if gated.fix else "")
+    there = f", which is point {figures['filled_by']}" if "filled_by" in figures else ""
+    return f"{said}{of}" + (f"; fits with {gated.fix}{there}" if gated.fix else "")
 
 
 def _filled(
@@ -114,7 +131,6 @@ def _filled(
     verb: str,
     gated: list[Gated],
     outcomes: Sequence[Outcome | None],
-    settings: Sequence[tuple[Setting, ...]],
 ) -> list[Gated]:
     """Replace skipped points; one whose replacement is in the sweep already stays skipped and names it."""
     numbers = {one.point.key: one.point.number for one in gated}
@@ -124,7 +140,8 @@ def _filled(
             continue
         fix = [one_setting(text, where="--fill") for text in outcome.fix]
         keys = {setting.key for setting in fix}
-        changed = (*(own for own in settings[place] if own.key not in keys), *fix)
+        own = [one_setting(text) for text in one.point.overrides]
+        changed = (*(setting for setting in own if setting.key not in keys), *fix)
         key = composer.key(composer.resolve(changed))
         if key in numbers:
             told = {**one.figures, "filled_by": numbers[key]}
@@ -133,8 +150,10 @@ def _filled(
         numbers[key] = one.point.number
         point = Point(one.point.number, key, tuple(setting.text for setting in changed))
         wanted.append((place, point, changed))
-    found = Outcomes(verb).of([composer.resolve(changed) for _, _, changed in wanted])
-    for (place, point, _), outcome in zip(wanted, found, strict=True):
+    resolved = [composer.resolve(changed) for _, _, changed in wanted]
+    lengths = Lengths()
+    for (place, point, _), one, judged in zip(wanted, resolved, Outcomes(verb).of(resolved), strict=True):
+        outcome = lengths.told(one, judged)
         if outcome.fits:
             verdict = RUNS if outcome.sure else TIGHT
             before = gated[place].point.overrides

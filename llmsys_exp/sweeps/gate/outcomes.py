@@ -12,13 +12,16 @@ from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.config.tree import value_at
 from llmsys_exp.errors import UserError
 from llmsys_exp.runs.folder import check_name
-from llmsys_exp.sweeps.gate.changes import Fix, cheapest_changes
+from llmsys_exp.sweeps.gate.changes import cheapest_changes
 from llmsys_exp.sweeps.gate.disk import free_bytes, written_bytes
 from llmsys_exp.sweeps.gate.playing import FITS, NEAR, NO_FIT, TIGHT, Judged, Plays, Size
 from llmsys_exp.sweeps.gate.screen import SIZES, judge_structure
 from llmsys_exp.sweeps.gate.serving import Served, judge_serving
+from llmsys_exp.sweeps.gate.sharing import share_of
+from llmsys_exp.sweeps.gate.timing import step_figures
 from llmsys_exp.sweeps.points.composing import Resolved, Tree, typed
 from llmsys_exp.sweeps.points.settings import Setting
+from planner.training_case import TrainingCase
 from planner.units import GIB
 
 MOST_PLAYS = 16
@@ -77,48 +80,48 @@ class Outcomes:
         self.plays = Plays(most_plays)
         self._verb = verb
         self._known: dict[str, str] = {}
-        self._defaults: dict[int, tuple[Tree, Size]] = {}
+        self._defaults: dict[int, tuple[Tree, tuple[Any, ...]]] = {}
 
     def of(self, points: Sequence[Resolved]) -> list[Outcome]:
         """Return what is known of each point."""
         found: dict[int, Outcome] = {}
         groups: dict[tuple[Any, ...], _Group] = {}
         for place, point in enumerate(points):
-            problem = next(filter(None, map(self._problem, point.settings)), "")
+            size, planned, problem = self._taken_apart(point)
             if problem:
                 found[place] = _refused(problem)
                 continue
-            planned = tuple(
-                [one for one in point.settings if one.key not in UNPLANNED and one.key not in SIZES]
-            )
-            group = groups.setdefault(
-                (id(point.tree), *[one.text for one in planned]), _Group(Resolved(point.tree, planned))
-            )
-            group.members.setdefault(self._size(point), []).append(place)
+            alike = (id(point.tree), *[one.text for one in planned])
+            if alike not in groups:
+                groups[alike] = _Group(Resolved(point.tree, tuple(planned)))
+            groups[alike].members.setdefault(size, []).append(place)
         for group in groups.values():
             for places, outcome in zip(group.members.values(), self._judge(group), strict=True):
                 found.update(dict.fromkeys(places, outcome))
         return [found[place] for place in range(len(points))]
 
-    def _problem(self, setting: Setting) -> str:
-        """What is wrong with a setting that is not looked at with the rest of its point."""
-        if setting.text not in self._known:
-            problem = None
-            if setting.key in UNPLANNED:
-                problem = setting_problem(setting.key, to_plain(typed(setting)))
-            self._known[setting.text] = "" if problem is None else str(problem)
-        return self._known[setting.text]
-
-    def _size(self, point: Resolved) -> Size:
-        tree = point.tree
+    def _taken_apart(self, point: Resolved) -> tuple[Size, list[Setting], str]:
+        """Return a point's sizes, what else its plan depends on, and what is wrong with the rest."""
+        tree, problem = point.tree, ""
         if id(tree) not in self._defaults:
-            micro, accum, total = (value_at(tree.config, key) for key in SIZES)
-            self._defaults[id(tree)] = (tree, (micro, accum, total))
-        size = list(self._defaults[id(tree)][1])
+            self._defaults[id(tree)] = (tree, tuple([value_at(tree.config, key) for key in SIZES]))
+        size: list[Any] = list(self._defaults[id(tree)][1])
+        planned: list[Setting] = []
         for one in point.settings:
             if one.key in SIZES:
                 size[SIZES.index(one.key)] = typed(one)
-        return size[0], size[1], size[2]
+            elif one.key in UNPLANNED:
+                problem = problem or self._problem(one)
+            else:
+                planned.append(one)
+        return (size[0], size[1], size[2]), planned, problem
+
+    def _problem(self, setting: Setting) -> str:
+        """What is wrong with a setting that is not looked at with the rest of its point."""
+        if setting.text not in self._known:
+            problem = setting_problem(setting.key, to_plain(typed(setting)))
+            self._known[setting.text] = "" if problem is None else str(problem)
+        return self._known[setting.text]
 
     def _judge(self, group: _Group) -> list[Outcome]:
         config = group.resolved.config()
@@ -142,17 +145,19 @@ class Outcomes:
         judged, room = judge_structure(config, sizes, self.plays)
         bad = [place for place, one in enumerate(judged) if one.label == NO_FIT and not one.refused]
         fixes = dict(zip(bad, cheapest_changes([judged[place] for place in bad], room), strict=True))
-        free = free_bytes(config.paths.outputs)
+        free, written = free_bytes(config.paths.outputs), _Written(config)
+        ranks, steps = config.hardware.gpus_per_node, step_figures(config, judged)
         outcomes: list[Outcome] = []
         for place, one in enumerate(judged):
             fix = fixes.get(place)
             if one.refused:
                 outcomes.append(_refused(one.refused))
-            elif one.label != NO_FIT and (lacking := _disk(config, one, free)):
-                outcomes.append(lacking)
+            elif one.label != NO_FIT and (needed := written.of(one)) > free:
+                outcomes.append(Outcome(False, False, _figures(NO_FIT, "disk", needed, free, "formula")))
             else:
                 texts = None if fix is None else fix.overrides
                 figures = _figures(one.label, one.where, one.needed_bytes, one.limit_bytes, one.tier)
+                figures |= share_of(one, ranks) | steps[place]
                 outcomes.append(
                     Outcome(
                         one.label != NO_FIT,
@@ -165,21 +170,20 @@ class Outcomes:
         return outcomes
 
 
-def _disk(config: Config, judged: Judged, free: int) -> Outcome | None:
-    """What is said of a point whose files have no room; None where they have."""
-    if judged.case is None or Step.train not in config.steps:
-        return None
-    needed = written_bytes(config, judged.case)
-    if needed <= free:
-        return None
-    return Outcome(False, False, _figures(NO_FIT, "disk", needed, free, "formula"))
+class _Written:
+    """Bytes that jobs of one configuration write; they do not depend on its sizes."""
 
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._known: dict[int, tuple[TrainingCase, int]] = {}
 
-def _of_training(judged: Judged, fix: Fix | None) -> Outcome:
-    label = judged.label
-    figures = _figures(label, judged.where, judged.needed_bytes, judged.limit_bytes, judged.tier)
-    texts, told = (None, "") if fix is None else (fix.overrides, str(fix))
-    return Outcome(label != NO_FIT, label == FITS, figures, texts, told)
+    def of(self, judged: Judged) -> int:
+        case = judged.case
+        if case is None or Step.train not in self._config.steps:
+            return 0
+        if id(case) not in self._known:
+            self._known[id(case)] = (case, written_bytes(self._config, case))
+        return self._known[id(case)][1]
 
 
 def _of_serving(served: Served) -> Outcome:

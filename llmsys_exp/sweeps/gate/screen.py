@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import micro_batch_options
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Opened, open_job
+from llmsys_exp.sweeps.gate.node import node_bytes
 from llmsys_exp.sweeps.gate.playing import (
     FITS,
     NEAR,
@@ -36,8 +36,6 @@ from llmsys_exp.sweeps.gate.playing import (
 from planner.choose import FEW, axes_of, sizes_of
 from planner.grid.estimate import peak_bytes
 from planner.grid.structures import structures
-from planner.host import host_bytes, host_peak_bytes
-from planner.network.build import build_network
 from planner.search import MOST_PLAYS, OFF_BY, PLAYS_FOR_SURE, SHARDING_BONUS, Room
 from planner.speed import step_time
 from planner.training_case import Method, TrainingCase
@@ -68,9 +66,11 @@ def judge_structure(config: Config, sizes: Sequence[Size], plays: Plays) -> tupl
         return [resolved(at_size(config, size)) for size in sizes], job.room
     judged: list[Judged | None] = []
     asked: list[tuple[Pair, ...]] = []
+    sized = at_size(config, (1, 1, None))
     for size in sizes:
+        sized.training.micro_batch, sized.training.grad_accum, sized.training.global_batch = size
         try:
-            asked.append(_pairs(job, at_size(config, size)))
+            asked.append(_pairs(job, sized))
             judged.append(None)
         except UserError as error:
             asked.append(())
@@ -98,18 +98,6 @@ def surely_fits(case: TrainingCase, estimates: Any, limit_bytes: int) -> Any:
 def surely_not(estimates: Any, limit_bytes: int) -> Any:
     """Where a job does not fit, whatever the play says."""
     return estimates * (1 - UNDER) > limit_bytes
-
-
-def node_bytes(case: TrainingCase, ranks_per_node: int) -> int:
-    """The most a node holds in main memory; of the batch only what checkpoints on the CPU take counts."""
-    if not case.checkpointing.cpu:
-        case = replace(case, micro_batch=1, grad_accum=1)
-    return _node_bytes(case, ranks_per_node)
-
-
-@lru_cache(maxsize=1024)
-def _node_bytes(case: TrainingCase, ranks_per_node: int) -> int:
-    return host_peak_bytes(host_bytes(case, build_network(case), ranks_per_node=ranks_per_node))
 
 
 class _Structure:
@@ -181,16 +169,15 @@ class _Structure:
         return Judged(label, self._peak(one), self.job.room.gpu_bytes, case=case, pair=pair)
 
     def _host(self, one: tuple[int, Pair]) -> Judged:
-        case, room = self._sized(one), self.job.room
-        needed = node_bytes(case, room.ranks_per_node)
-        return Judged(NO_FIT, needed, room.host_bytes, "host", "formula", self.cases[one[0]], one[1])
+        case, room = self.cases[one[0]], self.job.room
+        needed = node_bytes(case, one[1], room.ranks_per_node)
+        return Judged(NO_FIT, needed, room.host_bytes, "host", "formula", case, one[1])
 
     def _host_fits(self, one: tuple[int, Pair]) -> bool:
         room = self.job.room
-        return room.host_bytes is None or node_bytes(self._sized(one), room.ranks_per_node) <= room.host_bytes
-
-    def _sized(self, one: tuple[int, Pair]) -> TrainingCase:
-        return replace(self.cases[one[0]], micro_batch=one[1][0], grad_accum=one[1][1])
+        if room.host_bytes is None:
+            return True
+        return node_bytes(self.cases[one[0]], one[1], room.ranks_per_node) <= room.host_bytes
 
 
 def _pairs(job: Opened, config: Config) -> tuple[Pair, ...]:
@@ -202,7 +189,7 @@ def _pairs(job: Opened, config: Config) -> tuple[Pair, ...]:
         raise ConfigError(problems)
     micros = micro_batch_options(config)
     accum = 1 if training.grad_accum == AUTO else int(training.grad_accum)
-    case = replace(job.case, grad_accum=accum)
+    case = job.case if accum == job.case.grad_accum else replace(job.case, grad_accum=accum)
     return tuple(sizes_of(case, {"micro_batch": micros}, training.global_batch))
 
 

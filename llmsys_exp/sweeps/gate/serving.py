@@ -23,7 +23,7 @@ class Served:
 
 def judge_serving(config: Config) -> Served | None:
     """Plan the engine of a configuration; None where there is nothing of its own to plan."""
-    from llmsys_exp.cli.plan_serving import plan_serving
+    from llmsys_exp.plan.serving_step import plan_serving
     from llmsys_exp.report.serving_text import serving_row
 
     try:

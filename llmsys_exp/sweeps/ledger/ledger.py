@@ -22,17 +22,21 @@ from llmsys_exp.sweeps.ledger.lines import decode, encode
 
 VERSION = 1
 PLANNED, SKIPPED, RUNNING, DONE, FAILED, LOST = "planned", "skipped", "running", "done", "failed", "lost"
-STATES = (PLANNED, SKIPPED, RUNNING, DONE, FAILED, LOST)
+PRUNED = "pruned"
+"""A search stopped it because others were better at that step; it is finished."""
+STATES = (PLANNED, SKIPPED, RUNNING, DONE, PRUNED, FAILED, LOST)
 
 _FROM = {
     PLANNED: (SKIPPED, FAILED, LOST),
     SKIPPED: (PLANNED,),
     RUNNING: (PLANNED, LOST),
     DONE: (RUNNING, LOST),
+    PRUNED: (RUNNING,),
     FAILED: (RUNNING,),
     LOST: (RUNNING,),
 }
-"""State -> those that it may follow. Nothing follows `done`."""
+"""State -> those that it may follow. Nothing follows `done` and `pruned`."""
+_NOT_TOLD = ("v", "point", "state", "set", "added")
 
 
 @dataclass
@@ -57,7 +61,7 @@ class PointState:
         elif state == PLANNED:
             # what is known of the attempt before is where it lies
             self.fields = {key: value for key, value in self.fields.items() if key == "folder"}
-        told = {key: value for key, value in entry.items() if key not in ("v", "point", "state", "set")}
+        told = {key: value for key, value in entry.items() if key not in _NOT_TOLD}
         self.state = state
         self.fields |= {"since" if key == "t" else key: value for key, value in told.items()}
         self.overrides = (*self.overrides, *entry.get("set", ()))

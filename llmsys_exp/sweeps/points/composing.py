@@ -33,8 +33,8 @@ class Tree:
 
     config: Config
     plain: dict[str, Any]
-    parts: dict[str, str]
-    """JSON of each top-level entry but `paths`, sorted, as `config_hash` reads it."""
+    entries: dict[str, bytes]
+    """Each top-level entry but `paths` as `config_hash` reads it, name and value in JSON; sorted."""
     choices: dict[str, str]
     params: dict[str, Any]
     """`hydra.sweeper.params` of an experiment."""
@@ -82,7 +82,7 @@ class Composer:
     def __init__(self, base: Sequence[str]) -> None:
         self._base = tuple(base)
         self._trees: dict[tuple[str, ...], Tree] = {}
-        self._parts: dict[tuple[Any, ...], str] = {}
+        self._entries: dict[int, dict[str, bytes]] = {}
 
     def resolve(self, settings: Sequence[Setting]) -> Resolved:
         """Return a point's configuration; later settings win, as on a command line.
@@ -90,30 +90,27 @@ class Composer:
         Raises:
             ConfigError: naming every problem that Hydra or the schema has with it.
         """
-        groups = tuple(one.text for one in settings if not one.is_leaf)
-        tree = self._tree(groups)
+        tree = self._tree(tuple([one.text for one in settings if not one.is_leaf]))
         if tree.computed:
-            return Resolved(self._tree(tuple(one.text for one in settings)), ())
-        return Resolved(tree, tuple(one for one in settings if one.is_leaf))
+            return Resolved(self._tree(tuple([one.text for one in settings])), ())
+        return Resolved(tree, tuple([one for one in settings if one.is_leaf]))
 
     def key(self, resolved: Resolved) -> str:
         """Return the hash of a configuration; `config_hash` of it is how it begins."""
         tree, touched = resolved.tree, {}
         for setting in resolved.settings:
-            touched.setdefault(setting.key.partition(".")[0], []).append(setting)
-        parts = tree.parts
-        if touched:
-            changed = {name: self._part(tree, name, own) for name, own in touched.items() if name in parts}
-            parts = {**parts, **changed}
-        text = ", ".join([f'"{name}": {part}' for name, part in parts.items()])
-        return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:KEY_DIGITS]
-
-    def _part(self, tree: Tree, name: str, settings: list[Setting]) -> str:
-        known = (id(tree), *[setting.text for setting in settings])
-        found = self._parts.get(known)
-        if found is None:
-            found = self._parts[known] = _json(_changed(tree.plain, settings)[name])
-        return found
+            before = touched.get(setting.section)
+            touched[setting.section] = setting.text if before is None else f"{before} {setting.text}"
+        known = self._entries.setdefault(id(tree), {})
+        entries = tree.entries.copy()
+        for name, texts in touched.items():
+            if name not in entries:
+                continue
+            if texts not in known:
+                own = [setting for setting in resolved.settings if setting.section == name]
+                known[texts] = _entry(name, _changed(tree.plain, own)[name])
+            entries[name] = known[texts]
+        return hashlib.sha256(b"{%b}" % b", ".join(entries.values())).hexdigest()[:KEY_DIGITS]
 
     def _tree(self, groups: tuple[str, ...]) -> Tree:
         if groups not in self._trees:
@@ -170,7 +167,7 @@ class _Held:
 @lru_cache(maxsize=65_536)
 def _typed(key: str, text: str, held: _Held, where: str) -> Any:
     """Have OmegaConf convert a value, as it does when Hydra merges it."""
-    from llmsys_exp.config.problems import value_problem
+    from llmsys_exp.config.problems import typed_value, value_problem
 
     problem = value_problem(key, held.value, where=where)
     if problem is not None:
@@ -180,15 +177,7 @@ def _typed(key: str, text: str, held: _Held, where: str) -> Any:
         return hint[held.value]
     if held.value is None or settings_tree().takes_auto(key):
         return held.value
-    tree = _blank()
-    OmegaConf.update(tree, key, held.value)
-    node = OmegaConf.select(tree, key)
-    return OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-
-
-@lru_cache(maxsize=1)
-def _blank() -> Any:
-    return OmegaConf.structured(Config)
+    return typed_value(key, held.value)
 
 
 @lru_cache(maxsize=128)
@@ -200,11 +189,11 @@ def _compose(overrides: tuple[str, ...]) -> Tree:
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
     OmegaConf.set_struct(tree, False)
     tree.pop("hydra", None)
-    computed = "${" in OmegaConf.to_yaml(tree)
+    computed = "${" in str(OmegaConf.to_container(tree))
     config = to_config(tree)
     plain = to_plain(config)
-    parts = {name: _json(value) for name, value in sorted(plain.items()) if name != "paths"}
-    return Tree(config, plain, parts, choices, dict(params), computed)
+    entries = {name: _entry(name, value) for name, value in sorted(plain.items()) if name != "paths"}
+    return Tree(config, plain, entries, choices, dict(params), computed)
 
 
 def _changed(plain: dict[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
@@ -220,6 +209,6 @@ def _changed(plain: dict[str, Any], settings: Sequence[Setting]) -> dict[str, An
     return root
 
 
-def _json(value: Any) -> str:
+def _entry(name: str, value: Any) -> bytes:
     """As `config_hash` writes it."""
-    return json.dumps(value, sort_keys=True, default=str)
+    return f'"{name}": {json.dumps(value, sort_keys=True, default=str)}'.encode()

@@ -46,6 +46,8 @@ def points_of(base: Sequence[str], swept: Sequence[str], file: Path | None, verb
     if verb not in VERBS:
         raise unknown_name("verb of a sweep", verb, VERBS)
     read = None if file is None else read_sweep_file(file)
+    if read is not None and read.search is not None:
+        raise UserError("The points of a search are not known before it runs", where=read.name)
     fixed, axes = _command_line([*base, *swept])
     shared = _shared(fixed, axes, read)
     composer = Composer([one.text for one in shared])
@@ -59,30 +61,64 @@ def points_of(base: Sequence[str], swept: Sequence[str], file: Path | None, verb
     return points.finished(tuple(one.text for one in shared), "" if read is None else read.name)
 
 
+def search_base(texts: Sequence[str], read: SweepFile) -> tuple[str, ...]:
+    """Return the overrides that all points of a search share.
+
+    Args:
+        texts: overrides of the command line.
+        read: the file of the search.
+
+    Raises:
+        UserError: for a key that does not exist, a value that a setting does not take, and several values.
+    """
+    fixed, axes = _command_line(texts)
+    if axes:
+        key = axes[0][0][0].key
+        why = "The settings of a search are those of its file"
+        raise UserError(
+            f"{key} has several values", where=COMMAND_LINE, why=why, do=f"Search it in {read.name}"
+        )
+    _check(fixed, [], read)
+    return tuple(one.text for one in _shared(fixed, [], read))
+
+
+def expand_search(composer: Composer, settings: Step, read: SweepFile) -> Step:
+    """Give a suggestion the further settings that `when` says."""
+    (found,) = _expand(composer, settings, read.when)
+    return found
+
+
+def is_excluded(resolved: Resolved, conditions: Sequence[Condition]) -> bool:
+    """Whether one of some exclusions matches a point."""
+    return any(_matches(condition, resolved) for condition in conditions)
+
+
 class _Collected:
     """Points as they come: those that an exclusion matches and those that were there are left out."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._points: dict[str, Point] = {}
+        self._resolved: list[Resolved] = []
         self._dropped = self._excluded = 0
 
     def add(self, settings: Step, exclude: Sequence[Condition]) -> None:
         resolved = self._composer.resolve(settings)
-        if any(_matches(condition, resolved) for condition in exclude):
+        if is_excluded(resolved, exclude):
             self._excluded += 1
             return
         key = self._composer.key(resolved)
         if key in self._points:
             self._dropped += 1
             return
-        texts = tuple(one.text for one in settings)
+        texts = tuple([one.text for one in settings])
+        self._resolved.append(resolved)
         self._points[key] = Point(len(self._points) + 1, key, texts)
 
     def finished(self, base: tuple[str, ...], where: str) -> Points:
         if not self._points:
             raise UserError(f"All {self._excluded} points are excluded", where=f"{where}, exclude")
-        return Points(tuple(self._points.values()), self._dropped, base)
+        return Points(tuple(self._points.values()), self._dropped, base, tuple(self._resolved))
 
 
 def _command_line(texts: Sequence[str]) -> tuple[list[Setting], list[Axis]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # who looks at a sweep does not pay for Hydra
+    from llmsys_exp.sweeps.points.composing import Resolved
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,17 @@ class Point:
     key: str
     overrides: tuple[str, ...]
 
+    def own(self, shared: Collection[str]) -> str:
+        """Return what tells it from the others, in one line; see `shared_overrides`."""
+        return " ".join(text for text in self.overrides if text not in shared)
+
+
+def shared_overrides(points: Sequence[Point]) -> frozenset[str]:
+    """Return the overrides that every point of a sweep has: they tell none from the others."""
+    if len(points) < 2:
+        return frozenset()
+    return frozenset(points[0].overrides).intersection(*(point.overrides for point in points[1:]))
+
 
 @dataclass(frozen=True)
 class Points:
@@ -30,11 +45,13 @@ class Points:
         points: each configuration once.
         dropped: combinations left out because an earlier one has the same configuration.
         base: overrides that all points share.
+        resolved: the configuration of each point.
     """
 
     points: tuple[Point, ...]
     dropped: int
     base: tuple[str, ...]
+    resolved: tuple[Resolved, ...]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class Setting:
         known = self.key in settings_tree().leaves
         return known and not isinstance(self.value, dict) and "${" not in self.text
 
+    @cached_property
+    def section(self) -> str:
+        """The top-level entry of a configuration that it lies in."""
+        return self.key.partition(".")[0]
+
 
 def expand(text: str, *, where: str = "") -> list[Setting]:
     """Return an override for each value that an override of Hydra's sweep grammar stands for.

@@ -17,7 +17,8 @@
       - {zero.stage: 0, training.micro_batch: 1}
 
 `grid` and `zip` are combined with each other, and with what is swept on the command line. `points` come
-after these and are combined with the command line only; `when` and `exclude` hold for all.
+after these and are combined with the command line only; `when` and `exclude` hold for all. A file with
+`search` in the place of them is a search, see `search.asked`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from omegaconf._utils import get_yaml_loader
 
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.sweeps.points.settings import Setting, expand, keys_of, write
+from llmsys_exp.sweeps.search.asked import SECTIONS as SEARCH_SECTIONS
+from llmsys_exp.sweeps.search.asked import Search, read_search
 
-SECTIONS = ("base", "grid", "zip", "when", "exclude", "points")
+SECTIONS = ("base", "grid", "zip", "when", "exclude", "points", *SEARCH_SECTIONS)
 Step = tuple[Setting, ...]
 """Settings that one value of an axis gives: several where they go in step."""
 Axis = list[Step]
@@ -64,13 +67,14 @@ class SweepFile:
     points: tuple[Step, ...]
     when: tuple[When, ...]
     exclude: tuple[Condition, ...]
+    search: Search | None = None
 
     def swept(self) -> list[Setting]:
         """Every setting that is not the same for all points."""
         axes = [*self.axes, *(axis for entry in self.when for axis in entry.axes)]
-        return [one for axis in axes for step in axis for one in step] + [
-            one for step in self.points for one in step
-        ]
+        found = [one for axis in axes for step in axis for one in step]
+        found += [one for step in self.points for one in step]
+        return found + ([] if self.search is None else self.search.settings(self.name))
 
     def everything(self) -> list[Setting]:
         """Every setting that the file names."""
@@ -85,8 +89,19 @@ def read_sweep_file(path: Path) -> SweepFile:
     Raises:
         UserError: when it is no sweep file, with the section that is wrong.
     """
-    content = _load(path)
-    name = path.name
+    return sweep_of(_load(path), path.name)
+
+
+def sweep_of(content: Mapping[str, Any], name: str) -> SweepFile:
+    """Read the sections of a sweep file.
+
+    Args:
+        content: section -> what it holds.
+        name: of the file, for messages.
+
+    Raises:
+        UserError: with the section that is wrong.
+    """
     unknown = [str(key) for key in content if key not in SECTIONS]
     if unknown:
         raise unknown_name("section of a sweep file", unknown[0], SECTIONS, where=name)
@@ -100,13 +115,30 @@ def read_sweep_file(path: Path) -> SweepFile:
         points=tuple(_mapping(one, f"{name}, points") for one in _list(content, "points", name)),
         when=tuple(_when(one, f"{name}, when") for one in _list(content, "when", name)),
         exclude=tuple(_condition(one, f"{name}, exclude") for one in _list(content, "exclude", name)),
+        search=read_search(content, name),
     )
-    if not (found.axes or found.points):
+    if found.search is not None:
+        _check_when(found)
+    elif not (found.axes or found.points):
         raise UserError("Nothing is swept", where=name, do="Give grid, zip or points")
     for entry in [None, *found.when]:
         more = [] if entry is None else list(entry.axes)
         refuse_repeated([*found.axes, *more], name)
     return found
+
+
+def _check_when(found: SweepFile) -> None:
+    """Refuse what would make several points of one suggestion, or give a searched setting another value."""
+    assert found.search is not None
+    searched = {dimension.key for dimension in found.search.space}
+    for axis in (axis for entry in found.when for axis in entry.axes):
+        for key in sorted(keys_of(axis[0])):
+            where = f"{found.name}, when"
+            if len(axis) > 1:
+                why = "A search takes one value of what depends on others"
+                raise UserError(f"{key} has {len(axis)} values", where=where, why=why, do="Give it one")
+            if key in searched:
+                raise UserError(f"{key} is searched, too", where=where, do="Leave one of them out")
 
 
 def refuse_repeated(axes: Iterable[Axis], where: str) -> None:

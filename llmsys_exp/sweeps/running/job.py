@@ -21,19 +21,23 @@ from types import FrameType
 from typing import Any
 
 from llmsys_exp.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED, DoesNotFit, JobError, UserError
-from llmsys_exp.launch.failure import BUG, OTHER, TIMEOUT
+from llmsys_exp.launch.failure import BUG, DISK, OTHER, TIMEOUT
+from llmsys_exp.launch.stopping import SAVING_GRACE_S
 from llmsys_exp.runs.checkpoints import newest_whole
-from llmsys_exp.runs.files import read_json
+from llmsys_exp.runs.files import is_full, read_json
 from llmsys_exp.runs.folder import ON_CREATED
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, RUNNING, Ledger
+from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, PRUNED, RUNNING, Ledger
 from llmsys_exp.sweeps.running.processes import end_point, identity, tag_of
+from llmsys_exp.sweeps.search.metrics import values_told
 
 EXIT_TAKEN = 75
 """Somebody else runs the point, or it is done."""
 STOPPED = "stopped"
 TIMEOUT_GRACE_S = 60.0
+LIFELINE = "LLMSYS_SWEEP_LIFELINE"
+"""Variable that names a descriptor; when nobody holds the other end any more, the job saves and ends."""
 LEASE = "LLMSYS_SWEEP_LEASE"
 """Variable in which a runner says what it has leased for the job, for the ledger."""
 
@@ -94,13 +98,15 @@ class PointJob:
         except Exception as error:
             import traceback
 
+            if is_full(error):
+                return self._fail(DISK, str(error), 1)
             traceback.print_exc()
             return self._fail(BUG, f"{type(error).__name__}: {error}", 1)
         if code != EXIT_OK:
             return self._fail(OTHER, f"The command ended with exit code {code}", code)
         if refusing and not RunPaths(Path(self.folder or "")).manifest.is_file():
             raise UserError("Nothing was left to do there, and yet it is not complete")
-        self._end(DONE)
+        self._end(DONE, **values_told(self._sweep.search, self.folder))
         return EXIT_OK
 
     def _refused(self, error: UserError) -> int:
@@ -108,12 +114,18 @@ class PointJob:
         if isinstance(error, JobError) and error.log_tail:
             sys.stderr.write(f"Last lines of the log:\n{error.log_tail}\n")
         kind = STOPPED if error.exit_code == EXIT_STOPPED else error.kind
+        if is_full(error.__cause__):
+            kind = DISK
         fix = {"do": error.do} if error.do and not isinstance(error, DoesNotFit) else {}
         return self._fail(kind, error.what or str(error), error.exit_code, **fix)
 
     def _fail(self, kind: str, what: str, code: int, **told: Any) -> int:
         if self._timed_out:
             kind, what, told = TIMEOUT, f"It took longer than {self._timeout_s:g} s", {}
+        pruning = self._ledger.states()[self._point.number].fields.get("pruning")
+        if pruning is not None:
+            self._end(PRUNED, **pruning)
+            return code
         self._end(FAILED, kind=kind, what=what, exit_code=code, **told)
         return code
 
@@ -157,12 +169,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths, sweep = open_sweep(asked.folder)
         if not 1 <= asked.number <= len(sweep.points):
             raise UserError(f"The sweep has points 1 to {len(sweep.points)}", where=str(asked.number))
+        if LIFELINE in os.environ:
+            line = (int(os.environ.pop(LIFELINE)), sweep.id, asked.number)
+            threading.Thread(target=_follow, args=line, daemon=True).start()
         return PointJob(paths, sweep, asked.number, asked.timeout).run()
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _follow(line: int, sweep: str, number: int) -> None:
+    """Stop as at a first Ctrl-C when whoever started us is gone; where that does not help, end everything."""
+    os.read(line, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(SAVING_GRACE_S)
+    end_point(sweep, number)
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

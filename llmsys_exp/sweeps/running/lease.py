@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch.gpus import VISIBLE, Card, installed_cards, machine_has_gpus, visible_entries
 from llmsys_exp.runs.files import disk_errors
@@ -65,6 +67,7 @@ class Leases:
         slots: Sequence[Slot],
         folder: Path | None = None,
         *,
+        host_bytes: int | None = None,
         used_bytes: Callable[[], dict[str, int]] | None = None,
     ) -> None:
         """Take part in leasing.
@@ -72,19 +75,25 @@ class Leases:
         Args:
             slots: what there is.
             folder: where holders are; None: one for each user.
+            host_bytes: main memory that jobs share; None: it is not looked at.
             used_bytes: tells what is taken now of each slot, whoever takes it; None: not asked.
         """
         self.slots = tuple(slots)
+        self._host = None if host_bytes is None else Slot("host", "", host_bytes)
         self._folder, self._used_bytes = folder or runtime_folder(), used_bytes
         with disk_errors(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def acquire(self, count: int, memory_bytes: int | None = None) -> Lease | None:
+    def acquire(
+        self, count: int, memory_bytes: int | None = None, host_bytes: int | None = None
+    ) -> Lease | None:
         """Lease `count` slots, or return None while they are not free.
 
         Args:
             count: how many.
             memory_bytes: what a job needs of each; it shares cards then with others that say so. None: alone.
+            host_bytes: what it takes of main memory; it waits until that is free beside what others said, but
+                never where it would be the first. None: unknown.
 
         Raises:
             UserError: when there will never be as many.
@@ -93,10 +102,13 @@ class Leases:
         with self._only_one():
             used = self._used_bytes() if self._used_bytes is not None and count else {}
             free = [slot for slot in self.slots if self._has_room(slot, memory_bytes, used.get(slot.name, 0))]
-            if len(free) < count:
+            host = self._host if host_bytes is not None else None
+            if len(free) < count or (host is not None and not self._has_host_room(host, host_bytes or 0)):
                 return None
             chosen = tuple(free[:count])
-            return Lease(chosen, tuple(self._hold(slot, memory_bytes) for slot in chosen))
+            held = [self._hold(slot, memory_bytes) for slot in chosen]
+            held += [] if host is None else [self._hold(host, host_bytes)]
+            return Lease(chosen, tuple(held))
 
     def check(self, count: int) -> None:
         """Refuse a number that is never available here."""
@@ -115,7 +127,13 @@ class Leases:
             return not is_foreign and not too_large
         if memory_bytes is None or slot.capacity_bytes is None or None in held:
             return False
-        return sum(one or 0 for one in held) + memory_bytes <= slot.capacity_bytes
+        # jobs that take more than they said, and others beside them, count by what is really taken
+        taken = max(sum(one or 0 for one in held), used_bytes)
+        return taken + memory_bytes <= slot.capacity_bytes
+
+    def _has_host_room(self, host: Slot, host_bytes: int) -> bool:
+        held = self._held(host)
+        return not held or sum(one or 0 for one in held) + host_bytes <= (host.capacity_bytes or 0)
 
     def _held(self, slot: Slot) -> list[int | None]:
         """Return what each living holder of a slot takes of it; what dead ones left is removed."""
@@ -162,11 +180,14 @@ def leases_here() -> Leases:
     cards = installed_cards()
     entries = visible_entries(os.environ, cards) if cards or machine_has_gpus() else ()
     if not entries:
-        return Leases(core_slots())
+        return Leases(core_slots(), host_bytes=host_memory_bytes())
     slots = gpu_slots(entries, cards or (), memory_table())
-    return Leases(
-        slots, used_bytes=lambda: {f"gpu-{name}": used for name, (_, used) in memory_table().items()}
-    )
+    return Leases(slots, host_bytes=host_memory_bytes(), used_bytes=used_by_slot)
+
+
+def host_memory_bytes() -> int:
+    """Return the main memory that jobs of this machine may share."""
+    return psutil.virtual_memory().total
 
 
 def core_slots() -> tuple[Slot, ...]:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch.failure import OTHER
 from llmsys_exp.launch.process import GRACE_S
 from llmsys_exp.launch.stopping import SAVING_GRACE_S
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.ledger.ledger import FAILED, LOST, PLANNED, RUNNING, PointState
-from llmsys_exp.sweeps.ledger.settle import AGAIN, is_gone, settle, settle_all
+from llmsys_exp.sweeps.ledger.ledger import FAILED, LOST, PLANNED, RUNNING, Ledger, PointState
+from llmsys_exp.sweeps.ledger.settle import AGAIN, check_disk, found_full, is_gone, settle, settle_all
 from llmsys_exp.sweeps.running.lease import Leases
 from llmsys_exp.sweeps.running.processes import ask, end_point, is_alive
 from llmsys_exp.sweeps.running.progress import Progress
@@ -42,6 +42,7 @@ class RunOptions:
         fail_fast: stop the sweep when a point fails.
         pack: let jobs share a card whose forecasts together are below its memory.
         slurm: options of Slurm, which runs the points in place of this machine; None: it does not.
+        ray: options of Ray, likewise.
     """
 
     jobs: int | None = None
@@ -49,10 +50,26 @@ class RunOptions:
     fail_fast: bool = False
     pack: bool = False
     slurm: str | None = None
+    ray: str | None = None
+
+
+class Supply(Protocol):
+    """What adds points to a sweep while it runs."""
+
+    def add(self, ledger: Ledger) -> bool:
+        """Add a point; return whether there was one to add."""
+        ...
+
+    def prune(self, ledger: Ledger) -> None:
+        """Ask runs to stop that are not worth going on with."""
+        ...
 
 
 class Runner:
     """Runs what is left of a sweep; hold `runs.lock.locked` on its lock file meanwhile."""
+
+    supply: Supply | None = None
+    """Adds points where the sweep is a search."""
 
     def __init__(
         self,
@@ -82,12 +99,14 @@ class Runner:
         self._progress = Progress(sweep, {}, say)
         self._asked = 0
         self._no_room_until = 0.0
+        self._told_waiting = False
 
     def run(self) -> dict[int, PointState]:
         """Run until nothing is left to run, and return the states.
 
         Raises:
             KeyboardInterrupt: when asked to stop; every job has ended then, and all can be resumed.
+            UserError: when the disk is full and points are left.
         """
         settle_all(self._sweep, self._ledger)
         states = self._ledger.states()
@@ -104,6 +123,7 @@ class Runner:
                 if self._asked:
                     break
                 if not self._start(states) and not self._running(states):
+                    check_disk(states, self._starts)
                     return states
                 time.sleep(POLL_S)
             self._stop()
@@ -138,6 +158,8 @@ class Runner:
             if number not in self._children and is_gone(now):
                 settle(self._sweep, self._ledger, number)
         self._progress.tell(states)
+        if self.supply is not None:
+            self.supply.prune(self._ledger)
         return states
 
     def _has_failure(self, states: dict[int, PointState]) -> bool:
@@ -154,6 +176,8 @@ class Runner:
 
     def _start(self, states: dict[int, PointState]) -> bool:
         """Start what there is room for; return whether points are left to start."""
+        if found_full(states, self._starts) is not None:
+            return False
         if time.monotonic() < self._no_room_until:
             return True
         waiting = [
@@ -166,7 +190,10 @@ class Runner:
                 break
             if not self._start_point(number, states[number]):
                 break
-        return bool(waiting)
+        if waiting or self.supply is None:
+            return bool(waiting)
+        has_room = len(self._children) + self._adopted(states) < self._most()
+        return has_room and self.supply.add(self._ledger)
 
     def _adopted(self, states: dict[int, PointState]) -> int:
         return sum(
@@ -179,19 +206,21 @@ class Runner:
             return self._options.jobs
         if not any(slot.name.startswith("gpu-") for slot in self._leases.slots):
             return 1
-        return len(self._sweep.points) if self._options.pack else len(self._leases.slots)
+        return self._sweep.expected if self._options.pack else len(self._leases.slots)
 
     def _start_point(self, number: int, now: PointState) -> bool:
         """Start a point; return whether there was room for it."""
         overrides = self._sweep.overrides(self._sweep.points[number - 1], now.overrides)
         try:
-            lease = self._leases.acquire(self._needs(overrides), self._memory_bytes(now))
+            device_bytes, host_bytes = self._takes(now)
+            lease = self._leases.acquire(self._needs(overrides), device_bytes, host_bytes)
         except UserError as error:
             if self._ledger.move(number, RUNNING):
                 self._ledger.move(number, FAILED, kind=error.kind, what=str(error))
             return True
         if lease is None:
             self._no_room_until = time.monotonic() + LOOK_S
+            self._tell_waiting(number)
             return False
         self._starts[number] = self._starts.get(number, 0) + 1
         self._children[number] = start_job(
@@ -199,10 +228,20 @@ class Runner:
         )
         return True
 
-    def _memory_bytes(self, now: PointState) -> int | None:
-        """What a job takes of each card; None: it gets cards of its own."""
-        # a retry's settings are not what the forecast was made for
-        return self._sweep.gpu_bytes(now.number) if self._options.pack and not now.overrides else None
+    def _tell_waiting(self, number: int) -> None:
+        """Say once that nothing runs here because others have what a point needs."""
+        if self._children or self._told_waiting:
+            return
+        self._told_waiting = True
+        what = "GPUs" if any(slot.name.startswith("gpu-") for slot in self._leases.slots) else "cores"
+        self._say(f"Point {number} waits: other jobs of this machine have the {what} or the memory it needs")
+
+    def _takes(self, now: PointState) -> tuple[int | None, int | None]:
+        """What a job takes of each card (None: it gets its own) and of main memory (None: unknown)."""
+        if now.overrides:  # a retry's settings are not what the forecast was made for
+            return None, None
+        device_bytes = self._sweep.takes_bytes(now.number, "device") if self._options.pack else None
+        return device_bytes, self._sweep.takes_bytes(now.number, "host")
 
     def _stop(self) -> None:
         """Ask every job to stop, wait as long as saving may take, and end what is left."""

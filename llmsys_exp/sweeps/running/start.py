@@ -28,16 +28,25 @@ class Child:
 
     def failure(self) -> tuple[str, str] | None:
         """Return kind and words for an end that the job itself has not written down."""
-        code = self.process.returncode
-        if code == EXIT_TAKEN:
-            return None
-        if code == EXIT_INTERRUPTED:
-            return STOPPED, "Stopped from outside, twice"
-        if kernel_kills() > self.kernel_kills:
-            return OOM_HOST, "The kernel ended it because main memory ran out"
-        if code < 0:
-            return KILLED, f"Its command was ended by {signal.Signals(-code).name}"
-        return OTHER, f"Its command ended with exit code {code} and wrote no end"
+        return failure_of(self.process.returncode, self.kernel_kills)
+
+
+def failure_of(code: int, kills_before: int) -> tuple[str, str] | None:
+    """Return kind and words for how a job ended; None where the point is somebody else's.
+
+    Args:
+        code: its exit code, below 0 for a signal.
+        kills_before: what `kernel_kills` had counted when it was started.
+    """
+    if code == EXIT_TAKEN:
+        return None
+    if code == EXIT_INTERRUPTED:
+        return STOPPED, "Stopped from outside, twice"
+    if kernel_kills() > kills_before:
+        return OOM_HOST, "The kernel ended it because main memory ran out"
+    if code < 0:
+        return KILLED, f"Its command was ended by {signal.Signals(-code).name}"
+    return OTHER, f"Its command ended with exit code {code} and wrote no end"
 
 
 def start_job(paths: SweepPaths, sweep: str, number: int, lease: Lease, *, timeout_s: float | None) -> Child:
@@ -86,6 +95,10 @@ def slots_needed(leases: Leases, jobs: int | None) -> Callable[[Sequence[str]], 
 
 
 def _gpus_of(overrides: Sequence[str]) -> int:
+    if overrides and Path(overrides[-1]).is_dir():  # a recorded run that is to be done again
+        from llmsys_exp.reproduce.sweep import gpus_of
+
+        return gpus_of(overrides[-1])
     from llmsys_exp.config.compose import compose_config
 
     hardware = compose_config(overrides).hardware

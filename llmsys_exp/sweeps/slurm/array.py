@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +18,8 @@ from llmsys_exp.errors import UserError, unknown_name
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
 from llmsys_exp.sweeps.ledger.ledger import LOST, PLANNED, RUNNING, PointState
-from llmsys_exp.sweeps.slurm.task import PREFIX, PointTask, end_gone
+from llmsys_exp.sweeps.ledger.settle import end_gone
+from llmsys_exp.sweeps.slurm.task import PREFIX, PointTask
 
 MOST_TASKS = 1000
 """Tasks of one array; Slurm's own limit is 1,001 unless a site has set another."""
@@ -25,6 +27,15 @@ MOST_REQUEUES = 1000
 """A run that saves each time makes progress, however often its time is up."""
 OURS = ("job_name", "setup", "teardown", "srun_args", "use_srun", "additional_parameters", "num_gpus")
 """Parameters of submitit's that are not for the user."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that waits or runs."""
+
+    name: str
+    state: str
+    """Slurm's word for it: PENDING, RUNNING, COMPLETING ..."""
 
 
 def parse_options(text: str) -> dict[str, Any]:
@@ -80,14 +91,14 @@ def submit(
     return submitted
 
 
-def settle_tasks(paths: SweepPaths, sweep: Sweep) -> dict[int, str]:
+def settle_tasks(paths: SweepPaths, sweep: Sweep) -> dict[int, Task]:
     """Call points lost whose tasks are gone; return the tasks that wait or run, by point."""
     ledger, alive = sweep.ledger(paths), _queue()
     for number, now in ledger.states().items():
         task = task_of(now)
         if now.state == RUNNING and task is not None and task not in alive:
             end_gone(ledger, number)
-    return {number: task for number, task in _remembered(paths).items() if task in alive}
+    return {number: Task(task, alive[task]) for number, task in _remembered(paths).items() if task in alive}
 
 
 def cancel_tasks(paths: SweepPaths) -> list[str]:
@@ -154,9 +165,10 @@ def _remembered(paths: SweepPaths) -> dict[int, str]:
     return {entry["point"]: entry["task"] for entry in map(json.loads, lines)}
 
 
-def _queue() -> set[str]:
-    """Return the names of all our tasks that wait or run."""
-    return set(_ask_slurm(["squeue", "--me", "--array", "--noheader", "--format=%i"]).split())
+def _queue() -> dict[str, str]:
+    """Return the state of each of our tasks that wait or run, by its name."""
+    lines = _ask_slurm(["squeue", "--me", "--array", "--noheader", "--format=%i %T"]).splitlines()
+    return {name: state for name, _, state in (line.strip().partition(" ") for line in lines)}
 
 
 def _ask_slurm(command: Sequence[str]) -> str:

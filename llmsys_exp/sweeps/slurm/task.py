@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmsys_exp.errors import EXIT_STOPPED
-from llmsys_exp.runs.files import disk_errors, read_json
-from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.sweeps.folder import open_sweep
-from llmsys_exp.sweeps.ledger.ledger import DONE, FAILED, LOST, PLANNED, RUNNING, Ledger
-from llmsys_exp.sweeps.ledger.settle import AGAIN
+from llmsys_exp.sweeps.ledger.ledger import FAILED, PLANNED, RUNNING, Ledger
+from llmsys_exp.sweeps.ledger.settle import AGAIN, end_gone
 from llmsys_exp.sweeps.running.job import LEASE
 from llmsys_exp.sweeps.running.processes import tag_of
 from llmsys_exp.sweeps.running.start import job_command
@@ -73,15 +72,6 @@ def take_back(ledger: Ledger, number: int, lease: str) -> None:
         end_gone(ledger, number)
     elif now.state == FAILED and now.fields.get("kind") in AGAIN and now.fields.get("lease") == [lease]:
         ledger.move(number, PLANNED)
-
-
-def end_gone(ledger: Ledger, number: int) -> None:
-    """Write down what became of a point whose task is gone without a word."""
-    now = ledger.states()[number]
-    folder = now.fields.get("folder")
-    finished = folder is not None and isinstance(read_json(RunPaths(Path(folder)).manifest), dict)
-    told = {"found": True} if finished else {}
-    ledger.move(number, DONE if finished else LOST, attempt=now.attempt, **told)
 
 
 def _task_id() -> str:

@@ -1,0 +1,1 @@
+"""Makes llmsys' leases a launcher of Hydra."""

@@ -1,0 +1,1 @@
+"""Search: points that Optuna suggests while a sweep runs."""
