@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,9 +14,10 @@ from typing import Any
 
 from llmsys_exp.cli.options import no_more_arguments, split_options
 from llmsys_exp.errors import EXIT_OK
+from llmsys_exp.evidence.machine import system_name
+from llmsys_exp.evidence.packages import installed
 from llmsys_exp.launch.interpreter import ENGINE_PACKAGES, extra_of, missing_packages
 from llmsys_exp.report.console import Console, gib
-from llmsys_exp.runs.manifest import machine, package_versions
 
 _HELP = """llmsys doctor - show versions, engines, GPUs, memory and disk
 
@@ -22,6 +25,10 @@ Usage:  llmsys doctor [overrides] [--json]
 
 Overrides say where engines are: launcher.python=FILE, inference.sglang.python=FILE.
 """
+PACKAGES = (
+    *("llmsys-exp", "hydra-core", "omegaconf", "torch", "deepspeed", "transformers", "peft", "accelerate"),
+    *("safetensors", "numpy"),
+)
 _GPU_QUERY = "name,memory.total,memory.used,driver_version"
 
 
@@ -47,11 +54,16 @@ def examine(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     from llmsys_exp.cli.doctor_engines import inference_engines
 
-    found = gpus()
+    found, packages = gpus(), installed()["packages"]
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     return {
-        "machine": machine(),
-        "versions": package_versions(),
+        "machine": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "system": system_name(),
+            "cpus": len(os.sched_getaffinity(0)),
+        },
+        "versions": {name: packages[name] for name in PACKAGES if name in packages},
         "engines": {step: missing_packages(names, sys.executable) for step, names in ENGINE_PACKAGES.items()},
         "inference": inference_engines(overrides, found),
         "gpus": found,

@@ -23,7 +23,8 @@ First steps
   llmsys plan --help                               every group and option
 
 Flags of every verb: --json (machine-readable result), --help.
-Exit codes: 0 done, 2 a setting needs a change, 3 does not fit, 4 the job failed, 130 interrupted.
+Exit codes: 0 done, 2 a setting needs a change, 3 does not fit, 4 the job failed, 5 not reproduced,
+130 interrupted.
 """
 
 _VERB = """llmsys {verb} - {summary}
@@ -84,7 +85,8 @@ _EXAMPLES = {
 
 def overview(verbs: Mapping[str, str]) -> str:
     """Return the text of `llmsys --help`."""
-    return _OVERVIEW.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in verbs.items()))
+    width = max(map(len, verbs))
+    return _OVERVIEW.format(verbs="\n".join(f"  {name:<{width}}  {text}" for name, text in verbs.items()))
 
 
 def hydra_verb(verb: str, summary: str) -> str:
@@ -111,9 +113,15 @@ def hydra_verb(verb: str, summary: str) -> str:
 
 
 def _flags(verb: str) -> str:
+    from llmsys_exp.cli.main import CALIBRATED, NO_CALIBRATION
+
     own = _FLAGS.get(verb, "")
     own = "\n".join(filter(None, (own, "" if verb in ("plan", "recommend") else _WORKER_FLAGS)))
     json_flag = "  --json                machine-readable result"
+    if verb in CALIBRATED:
+        json_flag += (
+            f"\n  {NO_CALIBRATION:<21} plan without what `llmsys calibrate` has measured here"
+        )
     shared = [] if verb == "recommend" else [_HYDRA_FLAGS]
     return "\n".join([*shared, json_flag, own])
 

@@ -127,9 +127,11 @@ class _Flagged:
         import hydra
 
         from llmsys_exp.config.compose import VERSION_BASE, check_added, explain, register_schema
+        from llmsys_exp.config.experiment_path import register_experiments
         from llmsys_exp.config.folders import ROOT_CONFIG, conf_dir
 
         register_schema()
+        register_experiments(overrides)
         check_added(overrides)
         logging.raiseExceptions = False  # Hydra logs --info; a reader that left (`| head`) is no error
         wrap = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=ROOT_CONFIG)

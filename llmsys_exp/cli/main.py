@@ -21,10 +21,20 @@ VERBS = {
     "recommend": "the fastest settings that fit, and what faster ones lack; starts nothing",
     "infer": "answer prompts with a model",
     "sweep": "run many points, skip what does not fit, go on after anything",
+    "import": "turn a configuration of another tool into an experiment",
+    "export-config": "write a configuration for another tool: LLaMA-Factory, DeepSpeed, a script",
     "export": "merge the adapter of a finished run into a plain model folder",
-    "runs": "list run folders",
-    "doctor": "show versions, engines, GPUs, memory and disk",
+    "runs": "list run folders; follow, show and clear away single ones",
+    "compare": "what was different between runs, and what came of it",
+    "report": "one page of a run or a sweep, to open in a browser",
+    "reproduce": "run a recorded run again, and compare it metric by metric",
+    "calibrate": "measure this machine, so that later plans count with it",
+    "doctor": "what is here, what does not go together, and how to mend it",
 }
+MODULES = {"import": "import_config", "export-config": "export_config"}
+"""Verbs whose module has another name."""
+CALIBRATED, NO_CALIBRATION = ("plan", "train", "recommend", "sweep"), "--no-calibration"
+"""Verbs whose forecasts count with what `llmsys calibrate` has measured, and the flag that says not to."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,7 +83,11 @@ def _dispatch(arguments: list[str]) -> int:
         return EXIT_OK
     if verb not in VERBS:
         raise unknown_name("verb", verb, list(VERBS), where="llmsys --help explains them")
-    return import_module(f"llmsys_exp.cli.{verb}").run(rest)
+    if verb in CALIBRATED and NO_CALIBRATION in rest:
+        # as a variable, so that the processes of a sweep hear of it and records tell it
+        os.environ["LLMSYS_CALIBRATION"] = "off"
+        rest = [text for text in rest if text != NO_CALIBRATION]
+    return import_module(f"llmsys_exp.cli.{MODULES.get(verb, verb)}").run(rest)
 
 
 def _report(error: UserError, *, as_json: bool) -> None:

@@ -83,6 +83,23 @@ def take_values(arguments: Sequence[str], takes: Mapping[str, str]) -> tuple[dic
     return values, rest
 
 
+def take_repeated(arguments: Sequence[str], flag: str, what: str) -> tuple[list[str], list[str]]:
+    """Take out a flag that may be given several times, written `--flag VALUE` or `--flag=VALUE`."""
+    values: list[str] = []
+    rest: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        text = waiting.pop(0)
+        if text != flag and not text.startswith(f"{flag}="):
+            rest.append(text)
+            continue
+        value = text.removeprefix(f"{flag}=") if text != flag else waiting.pop(0) if waiting else ""
+        if not value or value.startswith("--"):
+            raise UserError(f"{flag} needs a value", do=f"Write {flag} {what}")
+        values.append(value)
+    return values, rest
+
+
 def no_more_arguments(verb: str, rest: Sequence[str]) -> None:
     """Refuse arguments that a verb does not take."""
     if rest:

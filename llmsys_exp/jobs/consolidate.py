@@ -8,17 +8,21 @@ from typing import Any
 from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import ModelKind
 from llmsys_exp.errors import UserError, closest
-from llmsys_exp.jobs.shown import run_shown
+from llmsys_exp.jobs.shown import run_titled
 from llmsys_exp.launch.environment import worker_env
 from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import Checkpoint, list_checkpoints, loss_there, shown_steps
+from llmsys_exp.runs.facts import Asked
 from llmsys_exp.runs.files import read_json
+from llmsys_exp.runs.later import add_later
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.recording import Recording
 
 KEY = "checkpoint="
+STEP = "consolidate"
 LAST, BEST = "last", "best"
 
 
@@ -42,10 +46,21 @@ def export_checkpoint(folder: Path, which: str, console: Console) -> dict[str, A
     target = paths.consolidated / chosen.folder.name
     command = [python, "-m", "llmsys_exp.workers.consolidate", str(paths.folder), str(chosen.step)]
     env = worker_env(config, python=python, device="cpu", ranks=1)
-    console.title(f"Weights of {chosen.folder.name}")
-    with locked(paths.lock):
-        run_shown(command, console, env=env, log=paths.log)
-    return {"folder": str(target), **(read_json(paths.result("consolidate")) or {})}
+    asked = Asked(
+        config=config,
+        choices=(),
+        command=("llmsys", "export", str(folder), f"{KEY}{which}"),
+        overrides=(f"{KEY}{which}",),
+        inputs={**job["resolved"], "device": "cpu"},
+        python=python,
+        env=env,
+    )
+    with locked(paths.lock), Recording(paths, asked, start_file=paths.export_start) as recording:
+        title = f"Weights of {chosen.folder.name}"
+        seconds = run_titled(command, title, console, env=env, log=paths.log, verbose=False)
+        result = read_json(paths.result(STEP)) or {}
+        add_later(paths, recording.later(STEP, {STEP: result}, {STEP: seconds}))
+    return {"folder": str(target), **result}
 
 
 def choose(paths: RunPaths, which: str) -> Checkpoint:

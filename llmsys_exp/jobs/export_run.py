@@ -15,15 +15,20 @@ from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.inputs.find import Inputs
 from llmsys_exp.jobs.quantize_gate import check_quantize
-from llmsys_exp.jobs.shown import run_shown
+from llmsys_exp.jobs.shown import run_titled
 from llmsys_exp.launch.environment import worker_env
+from llmsys_exp.launch.gpus import installed_cards, visible_entries
 from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.report.console import Console
+from llmsys_exp.report.pages.at_end import write_run_page
 from llmsys_exp.runs import record
 from llmsys_exp.runs.checkpoints import newest_whole
+from llmsys_exp.runs.facts import Asked
 from llmsys_exp.runs.files import write_json
+from llmsys_exp.runs.later import add_later
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.recording import Recording
 
 OPEN = ("export.", "gate.", "launcher.", "hardware.", "steps")
 """What may still be changed: the training is done, and its other settings say how."""
@@ -47,14 +52,30 @@ def export_run(folder: Path, overrides: Sequence[str], console: Console) -> dict
     if Step.quantize in steps:
         check_quantize(config, source=_quantised_source(paths, inputs), folder=paths.folder, console=console)
     env = worker_env(config, python=python, device=inputs.device, ranks=1)
-    with locked(paths.lock):
-        write_json(paths.export_job, {**job, "config": to_plain(config)})
+    times: dict[str, float] = {}
+    asked = Asked(
+        config=config,
+        choices=(),
+        command=("llmsys", "export", str(folder), *overrides),
+        overrides=overrides,
+        inputs=inputs.to_dict(),
+        python=python,
+        gpus=visible_entries(env, installed_cards()) or (),
+        env=env,
+    )
+    with locked(paths.lock), Recording(paths, asked, start_file=paths.export_start) as recording:
+        write_json(paths.export_job, {**job, "config": record.worker_settings(config)})
         for step in steps:
-            console.title(TITLES[step])
             command = [python, "-m", f"llmsys_exp.workers.{step.name}", str(paths.folder)]
-            run_shown(command, console, env=env, log=paths.log)
-    results = record.read_results(paths)
-    return {step.name: results.get(step.name, {}) for step in steps}
+            times[step.name] = run_titled(
+                command, TITLES[step], console, env=env, log=paths.log, verbose=False
+            )
+        there = record.read_results(paths)
+        results = {step.name: there.get(step.name, {}) for step in steps}
+        add_later(paths, recording.later("export", results, times))
+    for note in write_run_page(paths):
+        console.line(console.style(f"  note: {note}", "yellow"))
+    return results
 
 
 def changed(plain: dict[str, Any], overrides: Sequence[str]) -> Config:

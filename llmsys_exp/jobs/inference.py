@@ -21,7 +21,7 @@ from llmsys_exp.jobs.job import Run
 from llmsys_exp.jobs.serving import Served, check_gate, check_place, settle_serving
 from llmsys_exp.jobs.shown import convert_weights, every_line, run_shown
 from llmsys_exp.jobs.warm import Engines
-from llmsys_exp.launch.environment import worker_env
+from llmsys_exp.launch.environment import check_secrets, worker_env
 from llmsys_exp.launch.gpus import VISIBLE
 from llmsys_exp.launch.interpreter import interpreter, require_engine
 from llmsys_exp.launch.place import find_place
@@ -30,15 +30,18 @@ from llmsys_exp.plan.case_mlp import check_mlp_steps
 from llmsys_exp.plan.checks import check_inference
 from llmsys_exp.plan.resolve import settle_dtype
 from llmsys_exp.report.console import Console
+from llmsys_exp.report.pages.at_end import write_run_page
 from llmsys_exp.report.plan_text import show_choices
 from llmsys_exp.report.serving_text import show_serving
 from llmsys_exp.report.summary import show_summary
 from llmsys_exp.runs import record
 from llmsys_exp.runs.answers import write_table
+from llmsys_exp.runs.facts import Asked, Finished
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.folder import check_name, config_hash, create_run_folder
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.recording import Recording, missing_evidence
 from llmsys_exp.runs.status import recorded
 
 MODULE = "llmsys_exp.workers.infer"
@@ -65,6 +68,22 @@ class InferJob:
     def command(self) -> list[str]:
         """What starts its worker, without the run folder."""
         return [self.python, "-m", MODULE]
+
+    def asked(self) -> Asked:
+        """Return what the record tells of the job."""
+        return Asked(
+            config=self.config,
+            choices=self.choices,
+            command=self.run.command,
+            overrides=self.run.overrides,
+            inputs=self.inputs.to_dict(),
+            python=self.python,
+            gpus=self.gpus,
+            env=self.env(),
+            serving=self.served.plan.describe(),
+            engine_python=self.served.plan.python,
+            reproduces=self.run.reproduces,
+        )
 
     def env(self) -> dict[str, str]:
         """Return the whole environment of its worker."""
@@ -98,6 +117,7 @@ def prepare(run: Run, *, inputs: Inputs | None = None) -> InferJob:
     check_mlp_steps(config, [Step.infer])
     check_inference(config)
     check_place(config)
+    check_secrets(config)
     config = with_absolute_paths(config)
     config.steps = [Step.infer]
     settle_dtype(config, choices)
@@ -132,7 +152,7 @@ def carry_out(job: InferJob, console: Console, engines: Engines | None = None) -
     with locked(paths.lock), recorded(paths):
         describe(job, paths)
         if job.run.hydra_files:
-            record.write_hydra(paths, files=job.run.hydra_files)
+            record.write_hydra(paths, files=job.run.hydra_files, variables=job.config.launcher.env)
         return answer(job, paths, console, engines, started=started)
 
 
@@ -152,47 +172,41 @@ def answer(
 ) -> dict[str, Any]:
     """Have the prompts of a run folder answered that are not yet, and write its records."""
     times: dict[str, float] = {}
-    times["prepare"] = convert_weights(
-        job.config, job.python, console, env=job.env(), log=paths.log, verbose=job.run.verbose
-    )
-    console.title(TITLE)
-    began = time.monotonic()
-    shown = {
-        "log": paths.log,
-        "on_line": every_line(console, enabled=job.run.verbose),
-        "timeout_s": job.config.launcher.timeout_s,
-    }
-    if engines is None:
-        run_shown([*job.command, str(paths.folder)], console, env=job.env(), **shown)
-    else:
-        engines.run(job, paths.folder, console, **shown)
-    times["infer"] = time.monotonic() - began
-    times["total"] = time.monotonic() - started
-    return _finish(job, paths, times, console, in_sweep=engines is not None)
+    with Recording(paths, job.asked()) as recording:
+        times["prepare"] = convert_weights(
+            job.config, job.python, console, env=job.env(), log=paths.log, verbose=job.run.verbose
+        )
+        recording.files_made()
+        console.title(TITLE)
+        began = time.monotonic()
+        shown = {
+            "log": paths.log,
+            "on_line": every_line(console, enabled=job.run.verbose),
+            "timeout_s": job.config.launcher.timeout_s,
+        }
+        if engines is None:
+            run_shown([*job.command, str(paths.folder)], console, env=job.env(), **shown)
+        else:
+            engines.run(job, paths.folder, console, **shown)
+        times["infer"] = time.monotonic() - began
+        times["total"] = time.monotonic() - started
+        done = Finished(asked=job.asked(), results=record.results_of(paths, [Step.infer]), timing_s=times)
+        return _finish(paths, done, console, recording, in_sweep=engines is not None)
 
 
 def _finish(
-    job: InferJob, paths: RunPaths, times: dict[str, float], console: Console, *, in_sweep: bool
+    paths: RunPaths, done: Finished, console: Console, recording: Recording, *, in_sweep: bool
 ) -> dict[str, Any]:
-    results = record.results_of(paths, [Step.infer])
     notes = write_table(paths)
-    done = record.Finished(
-        plan=None,
-        config=job.config,
-        choices=job.choices,
-        command=job.run.command,
-        overrides=job.run.overrides,
-        inputs=job.inputs.to_dict(),
-        results=results,
-        memory=(),
-        timing_s=times,
-        serving=job.served.plan.describe(),
-    )
-    manifest = record.build_manifest(done)
+    if recording.is_hashing:
+        console.line("Hashing the files of the run for its record ...")
+    manifest = recording.manifest(done)
     write_json(paths.manifest, manifest)
     if in_sweep:
         for note in notes:
             console.line(console.style(f"  note: {note}", "yellow"))
     else:
-        show_summary(console, paths, done, notes=notes)
+        show_summary(
+            console, paths, done, notes=[*notes, *write_run_page(paths), *missing_evidence(manifest)]
+        )
     return {"folder": str(paths.folder), **manifest}

@@ -25,7 +25,12 @@ from llmsys_exp.launch import Launcher, TrainJob, get_launcher
 from llmsys_exp.launch.base import TRAIN_MODULE
 from llmsys_exp.launch.deepspeed import ENV_FILE
 from llmsys_exp.launch.ds_config import ds_config
-from llmsys_exp.launch.environment import variables_for_others, worker_env, worker_variables
+from llmsys_exp.launch.environment import (
+    check_secrets,
+    variables_for_others,
+    worker_env,
+    worker_variables,
+)
 from llmsys_exp.launch.gpus import VISIBLE
 from llmsys_exp.launch.interpreter import interpreter, require_engine, require_mirrors
 from llmsys_exp.launch.nvme import keep_apart, require_nvme, swap_folder
@@ -33,6 +38,7 @@ from llmsys_exp.launch.place import choose_launcher, find_place
 from llmsys_exp.launch.ports import free_port, is_free
 from llmsys_exp.plan import Choice, Plan
 from llmsys_exp.runs import record
+from llmsys_exp.runs.facts import Asked
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.folder import config_hash, create_run_folder
 from llmsys_exp.runs.paths import RunPaths
@@ -53,6 +59,20 @@ class Run:
     verbose: bool = False
     adapter: str | None = None
     """Folder of the adapter that is served over the model (`llmsys infer run=`)."""
+    reproduces: str = ""
+    """Id of the run that this one repeats."""
+    choices: Sequence[Choice] = ()
+    """What was chosen for that run: its values are settings now, and keep their reasons."""
+
+    def keep_reasons(self, plan: Plan) -> Plan:
+        """Return a plan in which values that were chosen before keep the reasons they were chosen for."""
+        return keep_reasons(plan, self.choices)
+
+
+def keep_reasons(plan: Plan, choices: Sequence[Choice]) -> Plan:
+    """Return a plan of settled values with the reasons of those choices that gave the same values."""
+    then = {(one.key, one.value): one for one in choices}
+    return replace(plan, choices=tuple(then.get((one.key, one.value), one) for one in plan.choices))
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,24 @@ class Job:
             extra = {VISIBLE: ",".join(self.train.gpus)} if self.train.gpus else {}
         env = worker_env(self.config, python=self.train.python, device=self.inputs.device, ranks=ranks)
         return {**{key: value for key, value in env.items() if key not in hides}, **extra}
+
+    def asked(self) -> Asked:
+        """Return what the record tells of the job."""
+        served, step = self.served, self.run.steps[0] if self.run.steps else Step.train
+        return Asked(
+            config=self.config,
+            choices=self.plan.choices,
+            command=self.run.command,
+            overrides=self.run.overrides,
+            inputs=self.inputs.to_dict(),
+            python=self.train.python,
+            gpus=self.train.gpus,
+            env=self.env(step),
+            plan=self.plan,
+            serving=None if served is None else served.plan.describe(),
+            engine_python=None if served is None else served.plan.python,
+            reproduces=self.run.reproduces,
+        )
 
 
 def settle_rest(plan: Plan) -> Plan:
@@ -138,6 +176,7 @@ def take_up_job(run: Run, plan: Plan, paths: RunPaths, *, inputs: Inputs) -> Job
 def _ready(run: Run, plan: Plan, inputs: Inputs | None = None) -> Job:
     """Return a job that has no folder yet; its files are looked for unless they are known."""
     config = plan.config
+    check_secrets(config)
     python = interpreter(config)
     for step in run.steps:
         require_engine(step.name, python)
@@ -204,7 +243,7 @@ def with_plan(job: Job, plan: Plan, *, attempt: int) -> Job:
 def _describe(job: Job) -> None:
     record.write_job(job.paths, plan=job.plan, inputs=job.inputs.to_dict(), engine=job.engine)
     if job.run.hydra_files:
-        record.write_hydra(job.paths, files=job.run.hydra_files)
+        record.write_hydra(job.paths, files=job.run.hydra_files, variables=job.config.launcher.env)
     if Step.train in job.run.steps:
         _describe_training(job)
 

@@ -37,17 +37,21 @@ from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case_mlp import check_mlp_steps
 from llmsys_exp.plan.serving_case import starts_sglang
 from llmsys_exp.report.console import Console, gib
+from llmsys_exp.report.pages.at_end import write_run_page
 from llmsys_exp.report.plan_text import show_plan
 from llmsys_exp.report.plots import draw_plots
 from llmsys_exp.report.serving_text import show_serving
 from llmsys_exp.report.summary import show_summary
 from llmsys_exp.runs import record
 from llmsys_exp.runs.answers import write_table
+from llmsys_exp.runs.facts import Finished
 from llmsys_exp.runs.files import read_json, write_json
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.runs.lock import check_free, locked
 from llmsys_exp.runs.measured import memory_rows
+from llmsys_exp.runs.migrate import has_manifest, read_manifest
 from llmsys_exp.runs.paths import RunPaths
+from llmsys_exp.runs.recording import Recording, missing_evidence
 from llmsys_exp.runs.status import recorded
 
 STEP_TITLES = {
@@ -71,7 +75,7 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     check_steps(run.steps)
     check_mlp_steps(run.config, list(run.steps))
     check_name(run.config.name)
-    plan = settle_rest(resolve(run.config))
+    plan = run.keep_reasons(settle_rest(resolve(run.config)))
     if Step.train in run.steps:
         _pass_gate(plan, console)
     if Step.quantize in run.steps:
@@ -82,12 +86,13 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
         show_serving(console, job.served.plan)
     console.line()
     console.line(f"Run folder: {job.paths.folder}")
-    with locked(job.paths.lock), recorded(job.paths):
+    with locked(job.paths.lock), recorded(job.paths), Recording(job.paths, job.asked()) as recording:
         env, log = job.env(Step.infer), job.paths.log
         prepared = convert_weights(
             job.config, job.train.python, console, env=env, log=log, verbose=run.verbose
         )
-        return _carry_out(job, {"prepare": prepared}, console, started=started)
+        recording.files_made()
+        return _carry_out(job, {"prepare": prepared}, console, recording, started=started)
 
 
 def resume_run(
@@ -108,10 +113,10 @@ def resume_run(
         check_free(paths.worker_lock)
         found = take_up(folder, overrides)
         # a run that was killed between its last result and its manifest has only the latter left to do
-        if not found.steps and isinstance(read_json(paths.manifest), dict):
+        if not found.steps and has_manifest(paths):
             console.line(f"This run is finished: {folder}")
             console.line("  Give training.max_steps or training.epochs a larger value to train on.")
-            return {"folder": str(folder), **(read_json(paths.manifest) or {})}
+            return {"folder": str(folder), **read_manifest(paths.manifest)}
         run = Run(found.config, found.steps, command, overrides, verbose=verbose)
         plan = found.keep_choices(settle_rest(resolve(found.config)))
         if found.checkpoint is not None:
@@ -122,10 +127,13 @@ def resume_run(
             job = take_up_job(run, plan, paths, inputs=found.inputs)
             if found.extends:
                 put_aside(paths)
-            return _carry_out(job, {}, console, started=started)
+            with Recording(paths, job.asked()) as recording:
+                return _carry_out(job, {}, console, recording, started=started)
 
 
-def _carry_out(job: Job, times: dict[str, float], console: Console, *, started: float) -> dict[str, Any]:
+def _carry_out(
+    job: Job, times: dict[str, float], console: Console, recording: Recording, *, started: float
+) -> dict[str, Any]:
     for step in job.run.steps:
         began = time.monotonic()
         if step is Step.train:
@@ -135,7 +143,7 @@ def _carry_out(job: Job, times: dict[str, float], console: Console, *, started: 
                 check_quantize(job.config, source=job.paths.merged, folder=job.paths.folder, console=console)
             _run(job, step, job.command(step), STEP_TITLES[step], console)
         times[step.name] = time.monotonic() - began
-    return _finish(job, {**times, "total": time.monotonic() - started}, console)
+    return _finish(job, {**times, "total": time.monotonic() - started}, console, recording)
 
 
 def _foresee_quantize(config: Config, console: Console) -> None:
@@ -209,25 +217,22 @@ def _run(job: Job, step: Step, command: list[str], title: str, console: Console)
     )
 
 
-def _finish(job: Job, times: dict[str, float], console: Console) -> dict[str, Any]:
+def _finish(job: Job, times: dict[str, float], console: Console, recording: Recording) -> dict[str, Any]:
     results = record.results_of(job.paths, job.run.steps)
-    done = record.Finished(
-        plan=job.plan,
-        config=job.config,
-        choices=job.plan.choices,
-        command=job.run.command,
-        overrides=job.run.overrides,
-        inputs=job.inputs.to_dict(),
+    done = Finished(
+        asked=job.asked(),
         results=results,
         memory=memory_rows(job.plan.forecast, results.get(Step.train.name, {})),
         timing_s=times,
         attempts=read_json(job.paths.attempts) if job.paths.attempts.exists() else (),
-        serving=None if job.served is None else job.served.plan.describe(),
     )
     title = f"{job.config.name} ({job.paths.folder.name})"
     notes = write_table(job.paths) if Step.infer.name in results else []
     notes += draw_plots(job.paths, title=title, results=results, memory=done.memory)
-    manifest = record.build_manifest(done)
+    if recording.is_hashing:
+        console.line("Hashing the files of the run for its record ...")
+    manifest = recording.manifest(done)
     write_json(job.paths.manifest, manifest)
+    notes += [*write_run_page(job.paths), *missing_evidence(manifest)]
     show_summary(console, job.paths, done, notes=notes)
     return {"folder": str(job.paths.folder), **manifest}

@@ -17,6 +17,7 @@ from llmsys_exp.config.plain import from_plain
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.errors import ConfigError, JobError, UserError
 from llmsys_exp.inputs.find import Inputs, find_inputs
+from llmsys_exp.jobs.job import keep_reasons
 from llmsys_exp.jobs.resume_overrides import apply_overrides, check_changes
 from llmsys_exp.launch.failure import BUG, DISK, KILLED, NCCL, OOM_HOST, TIMEOUT
 from llmsys_exp.plan import Choice, Plan
@@ -50,8 +51,7 @@ class Resumed:
 
     def keep_choices(self, plan: Plan) -> Plan:
         """Return a plan of the settled configuration with the reasons that its values were chosen for."""
-        then = {(one.key, one.value): one for one in self.choices}
-        return replace(plan, choices=tuple(then.get((one.key, one.value), one) for one in plan.choices))
+        return keep_reasons(plan, self.choices)
 
     def describe(self) -> str:
         """Say in a line where the run goes on."""
@@ -97,7 +97,7 @@ def take_up(folder: Path, overrides: Sequence[str]) -> Resumed:
     if problems:
         raise ConfigError(problems)
     check_changes(before, config)
-    _fit_batch(before, config)
+    fit_batch(before, config)
     results = record.read_results(paths)
     trained = results.get(Step.train.name)
     extends = trained is not None and _is_longer(before, config)
@@ -125,7 +125,7 @@ def tell_way_on(failure: JobError, paths: RunPaths) -> None:
 @contextmanager
 def put_back_when_refused(paths: RunPaths) -> Iterator[None]:
     """Leave what describes the run as it was, where the worker finds that it cannot go on."""
-    described = (paths.job, paths.ds_config, paths.launch_script)
+    described = (paths.job, paths.ds_config, paths.launch_script, paths.start)
     before = {path: path.read_bytes() for path in described if path.is_file()}
     try:
         yield
@@ -141,7 +141,7 @@ def put_back_when_refused(paths: RunPaths) -> Iterator[None]:
 def put_aside(paths: RunPaths) -> None:
     """Move results of the run so far into `history/`, so that it no longer looks complete."""
     # answers of the model as it was then: who finds them does not ask those prompts again
-    answers = [paths.generations, paths.outputs, paths.answers]
+    answers = [paths.generations, paths.outputs, paths.answers, paths.report]
     files = [paths.manifest, *sorted(paths.results.glob("*.json")), *answers]
     there = [one for one in files if one.is_file()]
     if not there:
@@ -197,7 +197,7 @@ def _checkpoint(paths: RunPaths, *, finished: bool) -> Checkpoint:
     )
 
 
-def _fit_batch(before: Config, config: Config) -> None:
+def fit_batch(before: Config, config: Config) -> None:
     """Keep the sequences of an optimizer step when the number of ranks or the micro-batch changes.
 
     Raises:

@@ -22,6 +22,7 @@ from llmsys_exp.runs import record
 from llmsys_exp.runs.answers import read_answers
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.lock import check_free, locked
+from llmsys_exp.runs.migrate import has_manifest, read_manifest
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.resume_rules import INFERENCE_MAY_CHANGE
 from llmsys_exp.runs.status import recorded
@@ -45,11 +46,10 @@ def resume_inference(
     started = time.monotonic()
     with locked(paths.lock):
         check_free(paths.worker_lock)
-        manifest = read_json(paths.manifest)
-        if isinstance(manifest, dict):
+        if has_manifest(paths):
             _changed(record.read_job(paths, where=f"resume={paths.folder}"), overrides)
             console.line(f"This run is complete: {len(read_answers(paths))} answers in {paths.folder}")
-            return {"folder": str(paths.folder), **manifest}
+            return {"folder": str(paths.folder), **read_manifest(paths.manifest)}
         job = _take_up(paths, overrides, command=command, verbose=verbose)
         show_forecast(job, console)
         console.line()

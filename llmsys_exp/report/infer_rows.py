@@ -48,7 +48,7 @@ def sweep_row(point: SweepPoint) -> dict[str, Any]:
         "folder": point.manifest.get("folder"),
         "error": None if point.error is None else first_line(point.error),
         **dict.fromkeys(FIGURES),
-        **(_figures(infer) if infer else {}),
+        **(inference_figures(infer) if infer else {}),
     }
 
 
@@ -75,7 +75,8 @@ def _order(text: str) -> tuple[int, float, str]:
         return 1, 0.0, text
 
 
-def _figures(infer: Mapping[str, Any]) -> dict[str, Any]:
+def inference_figures(infer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of an inference run by the names of `FIGURES`."""
     times, latency = infer.get("time_s") or {}, infer.get("latency_s") or {}
     kv = infer.get("kv_tokens") or {}
     seconds, load = infer.get("seconds"), times.get("load") or 0.0

@@ -12,6 +12,12 @@ LATE = "p99"
 
 def show_inference(console: Console, infer: Mapping[str, Any]) -> None:
     """Write what the engine did: work, speed, latency, cache, memory."""
+    console.title(f"Engine: {' '.join(filter(None, (infer.get('engine'), infer.get('engine_version'))))}")
+    console.table(inference_rows(infer))
+
+
+def inference_rows(infer: Mapping[str, Any]) -> list[list[str]]:
+    """Return what the engine did as pairs of a title and words."""
     rows = [
         _work(infer),
         _speed(infer),
@@ -21,8 +27,7 @@ def show_inference(console: Console, infer: Mapping[str, Any]) -> None:
         _compared(infer),
         *_trouble(infer),
     ]
-    console.title(f"Engine: {' '.join(filter(None, (infer.get('engine'), infer.get('engine_version'))))}")
-    console.table([row for row in rows if row])
+    return [row for row in rows if row]
 
 
 def _work(infer: Mapping[str, Any]) -> list[str] | None:

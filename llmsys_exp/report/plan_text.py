@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from llmsys_exp.calibrate.apply import PREFIX as CALIBRATED
 from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib, mib
@@ -59,7 +60,7 @@ def verdict_lines(plan: Plan) -> list[str]:
         lines.append(f"It would fit with {verdict.fix}.")
     elif plan.step_s is not None and plan.tokens_per_s is not None:
         lines.append(f"About {plan.step_s:.2f} s a step, {plan.tokens_per_s:,.0f} tokens/s (estimate).")
-    return lines
+    return [*lines, *(f"{note}." for note in forecast.notes if note.startswith(CALIBRATED))]
 
 
 def show_memory(console: Console, plan: Plan) -> None:

@@ -11,10 +11,10 @@ from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.inference_summary import show_inference
 from llmsys_exp.report.parallelism import show_parallelism
+from llmsys_exp.runs.facts import Finished
 from llmsys_exp.runs.files import read_jsonl
 from llmsys_exp.runs.measured import MemoryRow
 from llmsys_exp.runs.paths import RunPaths
-from llmsys_exp.runs.record import Finished
 
 SHOWN_ANSWERS = 2
 
@@ -26,7 +26,7 @@ def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Se
         count = f"{len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}"
         console.line(f"  {count} before this one ran out of memory: {paths.attempts.name}")
     if "train" in done.results:
-        planned = None if done.plan is None else done.plan.tokens_per_s
+        planned = None if done.asked.plan is None else done.asked.plan.tokens_per_s
         _show_training(console, done.results["train"], planned_tokens_per_s=planned)
     if "parallelism" in done.results:
         show_parallelism(console, done.results["parallelism"])
@@ -39,7 +39,7 @@ def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Se
     for note in notes:
         console.line(console.style(f"  note: {note}", "yellow"))
     console.title("Try next")
-    for line in next_commands(paths, done.config, done.overrides):
+    for line in next_commands(paths, done.asked.config, done.asked.overrides):
         console.line(f"  {line}")
 
 
@@ -91,11 +91,11 @@ def _show_training(
     units = f"{train.get('unit', 'token')}s"
     done = f"{train['steps']} steps, {train[units]:,} {units} in {duration(train['seconds'])}"
     console.line(f"  {done}: {_speed(train, planned_tokens_per_s)}")
-    for line in _life(train):
+    for line in life_lines(train):
         console.line(f"  {line}")
 
 
-def _life(train: Mapping[str, Any]) -> list[str]:
+def life_lines(train: Mapping[str, Any]) -> list[str]:
     """Say what a run went through, where it was anything out of the ordinary."""
     lines, best = [], train.get("best") or {}
     if best.get("loss") is not None:
@@ -146,7 +146,8 @@ def _show_answers(console: Console, paths: RunPaths) -> None:
 def _show_files(console: Console, paths: RunPaths) -> None:
     console.title(f"Files in {_short(paths.folder)}")
     described = (
-        (paths.manifest, "evidence: versions, seeds, forecast, measurements"),
+        (paths.report, "all of it as a page to open in a browser"),
+        (paths.manifest, "evidence: code, packages, machine, files, forecast, measurements"),
         (paths.loss_plot, "loss curve"),
         (paths.memory_plot, "planned and measured memory"),
         (paths.parallelism_plot, "bytes, memory and bubble of each way, formula and measurement"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.workers import events
+from llmsys_exp.workers.determinism import be_deterministic
 from llmsys_exp.workers.job import Job
 from llmsys_exp.workers.training import oom
 from planner.units import gib
@@ -73,6 +74,8 @@ def join(job: Job) -> Ranks:
             do="Start it with launch.sh of the run folder",
         )
     use_threads_of_environment()
+    if job.config.training.deterministic:
+        be_deterministic()
     device = _start(on_cpu)
     limit_memory(device, job.plan.get("allocator_limit_bytes"))
     return Ranks(rank=int(os.environ["RANK"]), world_size=world_size, device=device)

@@ -11,6 +11,7 @@ import sys
 from contextlib import nullcontext
 
 from llmsys_exp.runs.lock import locked
+from llmsys_exp.workers.determinism import told_plainly
 from llmsys_exp.workers.exits import run_and_exit
 from llmsys_exp.workers.job import folder_argument, load_job
 from llmsys_exp.workers.ranks import join, quieten, seed_everything
@@ -26,7 +27,8 @@ def main() -> None:
         ranks = join(job)
         quieten()
         seed_everything(job.config.seed)
-        TrainingRun(job, ranks).run()
+        with told_plainly():
+            TrainingRun(job, ranks).run()
 
 
 if __name__ == "__main__":

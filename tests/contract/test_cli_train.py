@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from llmsys_exp.runs.manifest import EMPTY, SEAL, is_edited
+
 # Takes the place of the interpreter: tells apart what it is asked to run and leaves what a real worker would.
 FAKE_PYTHON = """#!{python}
 import json, os, sys, time
@@ -156,13 +158,21 @@ def test_a_run_leaves_its_records(finished) -> None:
 
 def test_the_manifest_holds_the_evidence(finished) -> None:
     manifest = json.loads((only_run(finished[0]) / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["schema_version"] == 1
+    assert list(manifest) == [*EMPTY, SEAL] and is_edited(manifest) is False
     assert manifest["command"][:2] == ["llmsys", "train"]
     assert manifest["overrides"][0] == "experiment=quickstart"
     assert manifest["metrics"]["after"]["score"] == 0.75
     assert manifest["measured"]["peak_bytes"] == 9 * 10**8
     assert manifest["forecast"]["peak_allocated_gib"] > 0
-    assert manifest["versions"]["hydra-core"].startswith("1.3")
+    assert manifest["environment"]["interpreter_of"]["llmsys"]["packages"]["hydra-core"].startswith("1.3")
+    # the stand-in for the worker's interpreter does not say what it has: that is a note, and no failure
+    assert manifest["environment"]["packages"] == {}
+    assert any("did not say what it has installed" in note for note in manifest["notes"])
+    assert manifest["groups"] == {**manifest["groups"], "experiment": "quickstart", "zero": "stage2"}
+    assert len(manifest["data"]["files"]["train"]["sha256"]) == 64
+    started = json.loads((only_run(finished[0]) / "start.json").read_text(encoding="utf-8"))
+    assert list(started) == list(manifest) and started["results"] == {} and started["finished"] is None
+    assert started["data"]["files"] == manifest["data"]["files"]
     assert set(manifest["results"]) == {"train", "export", "infer"}
     assert set(manifest["timing_s"]) == {"prepare", "train", "export", "infer", "total"}
 
@@ -201,7 +211,7 @@ def test_a_failed_run_never_looks_complete(failure: str, code: int, text: str, f
     assert "Traceback" not in done.stderr
     folder = only_run(fake)
     assert (folder / "log.txt").exists()
-    assert not (folder / "manifest.json").exists()
+    assert not (folder / "manifest.json").exists() and (folder / "start.json").exists()
 
 
 def test_a_sweep_makes_a_folder_a_point_and_goes_on_after_a_refusal(fake: Path) -> None:

@@ -148,6 +148,7 @@ def test_smoothing_starts_at_the_first_value_and_keeps_a_constant() -> None:
 @dataclass
 class Forecast:
     peak_allocated_bytes: int = 100
+    start_peak_bytes: int = 60
     peak_reserved_bytes: int = 120
     components: dict[str, int] = field(
         default_factory=lambda: {
@@ -237,7 +238,7 @@ def test_without_matplotlib_a_note_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_summary_tells_what_a_run_went_through() -> None:
-    from llmsys_exp.report.summary import _life
+    from llmsys_exp.report.summary import life_lines
 
     train = {
         "best": {"loss": 1.5, "step": 20},
@@ -245,9 +246,9 @@ def test_the_summary_tells_what_a_run_went_through() -> None:
         "bad_steps": 1,
         "stopped_early": True,
     }
-    assert _life(train) == [
+    assert life_lines(train) == [
         "lowest held-out loss 1.500 after step 20, and training stopped early",
         "taken up again after step 10, 30",
         "1 steps were left out: their loss or gradient was no number",
     ]
-    assert _life({}) == []
+    assert life_lines({}) == []

@@ -82,7 +82,8 @@ def test_the_list_tells_complete_runs_from_others(tmp_path: Path) -> None:
     for paths in (done, stopped):
         write_json(paths.job, {})
     metrics = {"after": {"loss": 0.5, "score": 0.75}}
-    write_json(done.manifest, {"metrics": metrics, "measured": {"peak_bytes": 7}, "timing_s": {"total": 9.0}})
+    figures = {"metrics": metrics, "measured": {"peak_bytes": 7}, "timing_s": {"total": 9.0}}
+    write_json(done.manifest, {"schema_version": 1, **figures})
     first, second = list_runs(tmp_path)
     assert (first.state, first.loss, first.score, first.peak_bytes, first.seconds) == (
         "complete",
@@ -101,7 +102,13 @@ def test_folders_without_a_job_are_no_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", ['{"metrics": "x", "measured": [1]}', "[]", "{", '{"metrics": {"after": {"loss": "low"}}}']
+    "manifest",
+    [
+        '{"schema_version": 1, "metrics": "x", "measured": [1]}',
+        "[]",
+        "{",
+        '{"schema_version": 1, "metrics": {"after": {"loss": "low"}}}',
+    ],
 )
 def test_a_manifest_edited_by_hand_does_not_stop_the_list(tmp_path, manifest):
     folder = tmp_path / "quickstart" / "one"

@@ -1,0 +1,1 @@
+"""Run folders as a shelf: found by name, filtered, followed, and cleared away."""

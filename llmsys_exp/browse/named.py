@@ -1,0 +1,61 @@
+"""The run that is meant: a folder, its manifest, an id NAME/FOLDER, `latest`, or `latest~1` before it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from llmsys_exp.errors import UserError
+from llmsys_exp.reproduce.find import find_run
+from llmsys_exp.runs.listing import find_runs
+from llmsys_exp.runs.paths import RunPaths
+
+LATEST = "latest"
+_LATEST = re.compile(rf"{LATEST}(?:~(\d{{1,6}}))?")
+
+
+def named_file(text: str, outputs: Path) -> Path:
+    """Return the file that tells most of a run, or sweep.json; of a run that was killed early, job.json.
+
+    Args:
+        text: what the user wrote.
+        outputs: where ids and `latest` are looked up.
+
+    Raises:
+        UserError: when there is none.
+    """
+    match = _LATEST.fullmatch(text)
+    if match:
+        folder = _latest(outputs, int(match[1] or 0)).folder
+    else:
+        places = (Path(text).expanduser(), outputs / text)
+        folder = next((one for one in places if RunPaths(one).job.is_file()), None)
+    if folder is None:
+        return find_run(text, outputs)
+    paths = RunPaths(folder.absolute())
+    return next((one for one in (paths.manifest, paths.start) if one.is_file()), paths.job)
+
+
+def named_folder(text: str, outputs: Path) -> Path:
+    """Return the folder of a run that is named.
+
+    Raises:
+        UserError: when there is none, or what is named is a manifest that lies alone.
+    """
+    folder = named_file(text, outputs).parent
+    if not RunPaths(folder).job.is_file():
+        raise UserError("This is not a run folder", where=text, why="It holds no job.json")
+    return folder
+
+
+def _latest(outputs: Path, before: int) -> RunPaths:
+    runs = find_runs(outputs)
+    if not runs:
+        raise UserError(
+            "There is no run here", where=str(outputs.absolute()), do="--outputs FOLDER looks elsewhere"
+        )
+    if before >= len(runs):
+        raise UserError(
+            f"{LATEST}~{before} is not there", why=f"{outputs} holds {len(runs)} run{'s'[: len(runs) - 1]}"
+        )
+    return runs[-1 - before].paths

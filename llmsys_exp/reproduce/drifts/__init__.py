@@ -1,0 +1,1 @@
+"""Finding drifts, one module for each part of a record."""

@@ -1,0 +1,1 @@
+"""Logged against reproduced, metric by metric."""
