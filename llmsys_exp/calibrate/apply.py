@@ -42,10 +42,10 @@ def calibration_of(gpu: str, *, dtype: str, ranks: int) -> Calibration | None:
         return None
     from llmsys_exp.calibrate.store import calibration_file
 
-    file = calibration_file()
     try:
+        file = calibration_file()
         time = file.stat().st_mtime_ns
-    except OSError:
+    except (OSError, UserError):  # no such file, or a user without a home
         return None
     entry = _entry(file, time, gpu)
     return None if entry is None else _taken(entry, dtype, ranks)

@@ -10,18 +10,20 @@ from llmsys_exp.errors import DoesNotFit, UserError, unknown_name
 from llmsys_exp.launch.gpus import installed_cards, machine_has_gpus, visible_entries
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.files import disk_errors, write_json
-from planner.tables import gpu_names
+from planner.tables import gpu, gpu_names
 
 NAME = "calibrate"
 ROWS, WORDS = 64, 1200
 """Rows of so many words are longer than `LENGTH` tokens, so that no batch is padded."""
 LENGTH, STEPS = 1024, 8
 SHAPES = (
-    ("model=qwen2_5_0_5b", "method=full", "training.micro_batch=4"),
-    ("model=qwen2_5_0_5b", "method=lora", "training.micro_batch=8"),
-    ("model=llama3_2_1b", "method=lora", "training.micro_batch=4"),
+    ("model=qwen2_5_0_5b", "method=full", 4),
+    ("model=qwen2_5_0_5b", "method=lora", 8),
+    ("model=llama3_2_1b", "method=lora", 4),
 )
-"""One rank each: small enough for any GPU of the table, large enough that the GPU has something to do."""
+"""Model, method, and micro-batch: large enough that the GPU has something to do."""
+LARGE_GIB = 40
+"""Smaller cards get a quarter of the micro-batch."""
 PAIRED = 2
 """So many of the shapes also run on two GPUs, where there are two."""
 
@@ -71,9 +73,11 @@ def commands(device: Device, gpus: int, outputs: Path, more: Sequence[str]) -> l
         *("training.grad_accum=1", "training.gradient_checkpointing=false", "training.learning_rate=1e-6"),
         *("steps=[train]", f"name={NAME}", f"paths.outputs={outputs}"),
     ]
-    jobs = [[*shape, "zero=stage0", "hardware.gpus_per_node=1"] for shape in SHAPES]
+    share = 1 if gpu(device.kind).memory_gib >= LARGE_GIB else 4
+    shapes = [[model, method, f"training.micro_batch={micro // share}"] for model, method, micro in SHAPES]
+    jobs = [[*shape, "zero=stage0", "hardware.gpus_per_node=1"] for shape in shapes]
     if gpus > 1:
-        jobs += [[*shape, "zero=stage2", "hardware.gpus_per_node=2"] for shape in SHAPES[:PAIRED]]
+        jobs += [[*shape, "zero=stage2", "hardware.gpus_per_node=2"] for shape in shapes[:PAIRED]]
     return [[*job, *shared, *more] for job in jobs]
 
 

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--answers {count} is no number of answers")
     asked = values.get("-o", values.get("--output"))
     if asked is not None:
-        check_files({"--plot": Path(asked)}, force=force)
+        check_files({"-o": Path(asked)}, force=force)
     subjects = find_subjects(rest, Path(values.get("--outputs", "outputs")))
     found = compare_runs(subjects, answers=int(count))
     if asked is not None:
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(
                 "None of these runs has logged a loss, so there is nothing to draw", where=f"-o {asked}"
             )
-        write_whole(Path(asked), curve_picture(found.curves, Path(asked).suffix.lower()))
+        write_whole(Path(asked), curve_picture(found.curves, found.labels, Path(asked).suffix.lower()))
     if options.json:
         picture = None if asked is None else str(Path(asked).absolute())
         content = finite({**found.to_dict(), "picture": picture})

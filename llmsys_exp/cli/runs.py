@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llmsys_exp.browse.filters import Filters, read_condition, read_states, read_time
 from llmsys_exp.browse.points import SweepPoint, find_points
+from llmsys_exp.browse.tail import clean
 from llmsys_exp.cli.options import split_options, take_repeated, take_values, unknown_argument
 from llmsys_exp.errors import EXIT_OK, UserError, unknown_name
 from llmsys_exp.report.console import Console, duration, gib
@@ -162,7 +163,7 @@ def _show(
 def _cells(row: RunRow, point: SweepPoint | None) -> tuple[str, ...]:
     return (
         row.state,
-        ",".join(row.steps) or "-",
+        clean(",".join(row.steps)) or "-",
         "-" if row.loss is None else f"{row.loss:.4f}",
         "-" if row.score is None else f"{row.score:.3f}",
         "-" if row.peak_bytes is None else gib(row.peak_bytes),

@@ -64,7 +64,9 @@ def run(rest: Sequence[str], options: Options) -> int:
     filters, rest = take_filters(rest)
     values, rest = take_values(rest, _VALUES)
     valid = [*_VALUES, *_SWITCHES, "--state", "--name", "--where", "--since"]
-    outputs = take_folder(rest, valid, "llmsys runs prune")
+    outputs = take_folder(
+        rest, valid, "llmsys runs prune"
+    ).resolve()  # from here on no `..` and no link above
     root = outputs.parent if _is_experiment(outputs) else outputs
     order = Order(
         checkpoints="--checkpoints-only" in switches,

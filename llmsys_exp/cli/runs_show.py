@@ -6,11 +6,13 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from llmsys_exp.browse.named import named_folder
 from llmsys_exp.browse.sizes import size_of
+from llmsys_exp.browse.tail import clean
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.errors import EXIT_OK, UserError
 from llmsys_exp.report.console import Console
@@ -51,18 +53,23 @@ def _show(console: Console, found: FoundRun, told: Told) -> None:
         ("command", shlex.join(map(str, command)) if isinstance(command, list) else ""),
         ("folder", f"{os.path.relpath(found.paths.folder)}, {size_text(size_of(found.paths.folder))}"),
     ]
-    console.table([fact for fact in facts if fact[1]])
+    console.table(_cleaned(fact for fact in facts if fact[1]))
     for card in figure_cards(told, problems):
-        console.title(card["title"])
+        console.title(clean(card["title"]))
         figures = [(value, name, f"before: {was}" if was else "") for name, value, was in card["figures"]]
         rows = [(name, value, more) for value, name, more in figures]
-        console.table([*rows, *((name, text) for name, text in card["facts"] if text)])
+        console.table(_cleaned([*rows, *((name, text) for name, text in card["facts"] if text)]))
     rows = part(lambda: settings_rows(record), [], problems)
     console.title("Settings that are not at their defaults")
     console.table(
-        [(row["key"], row["value"], row["why"]) for row in rows if row["from"] != DEFAULT],
+        _cleaned((row["key"], row["value"], row["why"]) for row in rows if row["from"] != DEFAULT),
         header=("setting", "value", "why"),
     )
     notes = record["notes"]
     for note in [*(notes if isinstance(notes, list) else ()), *problems]:
-        console.line(console.style(f"  note: {note}", "yellow"))
+        console.line(console.style(f"  note: {clean(str(note))}", "yellow"))
+
+
+def _cleaned(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
+    """Return cells without what would steer a terminal: a record may come from anywhere."""
+    return [[clean(str(cell)) for cell in row] for row in rows]

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_who import tasks_of, tasks_to_dict, who_runs
@@ -79,9 +79,12 @@ def wait(rest: Sequence[str], options: Options) -> int:
     folder = newest_sweep(rest, "wait")
     limit = values.get("--timeout", "inf")
     try:
-        until = time.monotonic() + float(limit)
+        seconds = float(limit)
     except ValueError:
-        raise UserError(f"--timeout {limit} is no number", where="llmsys sweep wait") from None
+        seconds = -1.0
+    if not seconds >= 0:
+        raise UserError(f"--timeout {limit} is no number of seconds", where="llmsys sweep wait")
+    until = time.monotonic() + seconds
     if not _wait_until(SweepPaths(folder.absolute()), until):
         status([str(folder)], options)
         return EXIT_STOPPED
@@ -116,10 +119,14 @@ def list_sweeps(rest: Sequence[str], options: Options) -> int:
     outputs = Path(rest[0]) if rest else OUTPUTS
     if rest and not outputs.is_dir():
         raise UserError("There is no such folder", where=str(outputs))
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for folder in _sweeps(outputs):
-        paths, sweep = open_sweep(folder)
-        found = counts(sweep.ledger(paths).states())
+        try:
+            paths, sweep = open_sweep(folder)
+            found = counts(sweep.ledger(paths).states())
+        except UserError as error:  # the others are to be seen
+            rows.append({"name": folder.parent.name, "error": str(error), "folder": str(folder)})
+            continue
         runner = runner_of(paths)
         rows.append({"name": sweep.name, "counts": found, "runner": runner, "folder": str(folder)})
     if options.json:
@@ -132,14 +139,20 @@ def list_sweeps(rest: Sequence[str], options: Options) -> int:
     cells = [
         (
             str(row["name"]),
-            ", ".join(f"{count} {state}" for state, count in dict(row["counts"]).items()),  # type: ignore[call-overload]
-            "running" if row["runner"] else "-",
+            _points_told(row),
+            "running" if row.get("runner") else "-",
             str(row["folder"]),
         )
         for row in rows
     ]
     console.table(cells, header=("name", "points", "now", "folder"))
     return EXIT_OK
+
+
+def _points_told(row: Mapping[str, Any]) -> str:
+    if "error" in row:
+        return "cannot be read: `llmsys sweep status FOLDER` says why"
+    return ", ".join(f"{count} {state}" for state, count in row["counts"].items())
 
 
 def runner_of(paths: SweepPaths) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llmsys_exp.cli.options import Options, take_values, unknown_argument
+from llmsys_exp.cli.options import Options, take_repeated, take_values, unknown_argument
 from llmsys_exp.cli.sweep_follow import newest_sweep, runner_of, status
 from llmsys_exp.cli.sweep_ray import check_cluster, check_ray, run_on_ray
 from llmsys_exp.cli.sweep_results import refresh
@@ -22,7 +22,7 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED
+from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED, PointState
 from llmsys_exp.sweeps.ledger.searching import SearchLedger
 from llmsys_exp.sweeps.ledger.settle import AGAIN, reopen
 from llmsys_exp.sweeps.running.lease import leases_here
@@ -49,7 +49,7 @@ def resume(rest: list[str], options: Options) -> int:
 
 def retry(rest: list[str], options: Options) -> int:
     """Plan failed points again, perhaps with other settings, and run them."""
-    settings, rest = _take_settings(rest)
+    settings, rest = take_repeated(rest, "--set", "KEY=VALUE")
     values, rest = take_values(rest, {"--only": "KIND"})
     paths, sweep, how, detach = _opened(rest, "retry")
     _check_settings(settings)
@@ -69,8 +69,13 @@ def retry(rest: list[str], options: Options) -> int:
     return go(paths, sweep, how, options, detach=detach)
 
 
-def go(paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, detach: bool) -> int:
-    """Run what is left, here or in a process that outlives this terminal."""
+def go(
+    paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, detach: bool, new: bool = False
+) -> int:
+    """Run what is left, here or with `detach` in a process that outlives this terminal.
+
+    Of a `new` sweep `check_here` was asked before its folder was made.
+    """
     console = console_of(options)
     busy = runner_of(paths)
     if busy is not None:
@@ -79,8 +84,8 @@ def go(paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, de
     supply = None if sweep.search is None else _supply(sweep, how, console)
     if how.slurm is not None:
         return submit_left(paths, sweep, how, options)
-    if how.ray is None:
-        check_room(leases_here(), JobSizes(sweep).left(sweep.ledger(paths).states()), sweep.verb)
+    if not new:
+        check_here(sweep, how, sweep.ledger(paths).states())
     if detach:
         if how.ray is not None:
             check_cluster(paths, sweep, how)
@@ -96,6 +101,12 @@ def go(paths: SweepPaths, sweep: Sweep, how: RunOptions, options: Options, *, de
             refresh(paths, sweep, console)
     console.line()
     return status([str(paths.folder)], options)
+
+
+def check_here(sweep: Sweep, how: RunOptions, states: dict[int, PointState]) -> None:
+    """Refuse points that are left and for which this machine is too small, where it is to run them."""
+    if how.slurm is None and how.ray is None:
+        check_room(leases_here(), JobSizes(sweep).left(states), sweep.verb)
 
 
 def _extend(paths: SweepPaths, sweep: Sweep, trials: int) -> None:
@@ -163,8 +174,18 @@ def _opened(rest: list[str], command: str) -> tuple[SweepPaths, Sweep, RunOption
     switches, rest = take_switches(rest, SWITCHES)
     refuse_flags(rest, [*VALUES, *SWITCHES], command)
     paths, sweep = open_sweep(newest_sweep(rest, command))
-    os.chdir(sweep.started_in)
-    how = options_of_run(RunOptions(**sweep.options), values, switches)
+    try:
+        os.chdir(sweep.started_in)
+        recorded = RunOptions(**sweep.options)
+    except OSError as error:
+        why, do = f"Relative paths begin at {sweep.started_in}: {error.strerror}", "Make it again"
+        raise UserError("The folder that this sweep was started in is gone", why=why, do=do) from error
+    except TypeError as error:
+        why = "Its options were changed, or a later llmsys wrote them"
+        raise UserError(
+            "The sweep is not as it was written", where=f"{paths.sweep}: {error}", why=why
+        ) from error
+    how = options_of_run(recorded, values, switches)
     return paths, sweep, how, "--detach" in switches
 
 
@@ -206,25 +227,12 @@ def refuse_flags(rest: Sequence[str], valid: Sequence[str], command: str) -> Non
         raise unknown_argument(flags[0], [*valid, "--json"], where=f"llmsys sweep {command}")
 
 
-def _take_settings(rest: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take out every `--set KEY=VALUE`."""
-    settings: list[str] = []
-    left: list[str] = []
-    waiting = list(rest)
-    while waiting:
-        text = waiting.pop(0)
-        if text != "--set":
-            left.append(text)
-        elif waiting and "=" in waiting[0]:
-            settings.append(waiting.pop(0))
-        else:
-            raise UserError("--set needs a setting", do="Write --set KEY=VALUE")
-    return settings, left
-
-
 def _check_settings(settings: Sequence[str]) -> None:
     from llmsys_exp.config.compose import find_problems
 
+    for text in settings:
+        if "=" not in text:
+            raise UserError(f"--set {text} is no setting", do="Write --set KEY=VALUE")
     problems = find_problems(list(settings)) if settings else []
     if problems:
         raise ConfigError(problems)

@@ -10,6 +10,7 @@ from llmsys_exp.cli.options import Options, take_values
 from llmsys_exp.cli.sweep_go import (
     SWITCHES,
     VALUES,
+    check_here,
     console_of,
     go,
     number_of,
@@ -25,7 +26,7 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep
 from llmsys_exp.sweeps.gate.gate import gate_points, reason
-from llmsys_exp.sweeps.ledger.ledger import SKIPPED
+from llmsys_exp.sweeps.ledger.ledger import SKIPPED, PointState
 from llmsys_exp.sweeps.points.find import points_of
 from llmsys_exp.sweeps.points.point import Points
 from llmsys_exp.sweeps.points.sweep_file import read_sweep_file
@@ -56,18 +57,20 @@ def run(rest: list[str], options: Options) -> int:
     else:
         found = points_of(overrides, (), file, verb)
         paths, sweep = _new_sweep(found, verb, how, console_of(options), fill=_FILL in switches)
-    return go(paths, sweep, how, options, detach="--detach" in switches)
+    return go(paths, sweep, how, options, detach="--detach" in switches, new=True)
 
 
 def _new_sweep(
     found: Points, verb: str, how: RunOptions, console: Console, *, fill: bool
 ) -> tuple[SweepPaths, Sweep]:
     """Plan the points and make the folder; nothing is made where anything is wrong."""
-    console.line(f"Planning {len(found.points):,} points ...")
+    console.line(f"Planning {_counted(len(found.points))} ...")
     gated = gate_points(found, verb=verb, fill=fill)
     points = [one.point for one in gated]
     config = compose_config([*found.base, *points[0].overrides])
     check_name(config.name)
+    left = {one.point.number: PointState(one.point.number) for one in gated if one.verdict != SKIPPED}
+    check_here(Sweep("", config.name, verb, found.base, points, ""), how, left)
     outputs = Path(config.paths.outputs).expanduser().absolute()
     forecasts = [
         {
@@ -83,11 +86,16 @@ def _new_sweep(
         outputs, config.name, verb, base=found.base, points=points, options=asdict(how), forecasts=forecasts
     )
     skipped = sum(one.verdict == SKIPPED for one in gated)
-    said = f", {found.dropped} more have the settings of one of them" if found.dropped else ""
+    same = "has" if found.dropped == 1 else "have"
+    said = f", {found.dropped} more {same} the settings of one of them" if found.dropped else ""
     changed = sum(one.filled_from is not None for one in gated)
     filled = f", {changed} in the place of others that do not fit" if changed else ""
-    console.line(f"{len(points)} points{said}; {skipped} skipped{filled}")
+    console.line(f"{_counted(len(points))}{said}; {skipped} skipped{filled}")
     return paths, sweep
+
+
+def _counted(points: int) -> str:
+    return f"{points:,} point{'' if points == 1 else 's'}"
 
 
 def _split_file(rest: Sequence[str]) -> tuple[Path | None, list[str]]:

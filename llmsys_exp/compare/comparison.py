@@ -10,8 +10,11 @@ from llmsys_exp.compare.answers import AnswerPair, Differing, compare_answers
 from llmsys_exp.compare.curves import Curve, read_curves
 from llmsys_exp.compare.evidence import EvidenceRow, evidence_rows
 from llmsys_exp.compare.figures import FigureRow, figure_rows
-from llmsys_exp.compare.settings import SettingRow, setting_rows
+from llmsys_exp.compare.settings import CHOSEN, SettingRow, setting_rows
 from llmsys_exp.compare.subjects import Subject
+from llmsys_exp.reproduce.drift import Effect, short
+
+MOST_IN_LABEL = 5
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,18 @@ class Comparison:
     pairs: Sequence[AnswerPair]
     differing: Sequence[Differing]
     notes: Sequence[str]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What to call each run beside its curve: by its settings where few differ, else by its name."""
+        rows = [row for row in self.settings if row.effect is Effect.NUMBERS and set(row.origins) != {CHOSEN}]
+        told = rows if len(rows) <= MOST_IN_LABEL else []
+        return {
+            one.letter: "  ".join([one.letter, *(_said(row, place) for row in told)])
+            if told
+            else f"{one.letter}  {one.name}"
+            for place, one in enumerate(self.subjects)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -43,15 +58,20 @@ class Comparison:
         }
 
 
+def _said(row: SettingRow, place: int) -> str:
+    return f"{row.key.rpartition('.')[2]}={short(row.values[place], 24)}"
+
+
 def compare_runs(subjects: Sequence[Subject], *, answers: int) -> Comparison:
     """Compare runs; `answers` is how many answers that differ are shown."""
     curves, log_notes = read_curves(subjects)
     pairs, differing, answer_notes = compare_answers(subjects, answers)
     notes = [f"{one.letter}: {note}" for one in subjects for note in one.notes]
+    evidence = evidence_rows(subjects, notes)
     return Comparison(
         subjects=subjects,
         settings=setting_rows(subjects),
-        evidence=evidence_rows(subjects),
+        evidence=evidence,
         figures=figure_rows(subjects),
         curves=curves,
         pairs=pairs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _SIGNS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 _SMOOTH_FROM = 40
+_LONG = 4
+"""Entries of a legend that stand in one column."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,6 @@ class Curve:
     """The losses of one run by optimizer step."""
 
     letter: str
-    name: str
     losses: tuple[tuple[int, float], ...]
     heldout: tuple[tuple[int, float], ...]
     speeds: tuple[tuple[int, float], ...]
@@ -59,7 +60,7 @@ def read_curves(subjects: Sequence[Subject]) -> tuple[list[Curve], list[str]]:
         losses, heldout = (sorted(each.by_step().items()) for each in (log.losses, log.evaluations))
         if losses:
             speeds = tuple(_speeds(one.told.paths.metrics))
-            curves.append(Curve(one.letter, one.name, tuple(losses), tuple(heldout), speeds))
+            curves.append(Curve(one.letter, tuple(losses), tuple(heldout), speeds))
     return curves, notes
 
 
@@ -104,14 +105,20 @@ def curve_rows(curves: Sequence[Curve]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def curve_picture(curves: Sequence[Curve], suffix: str) -> bytes:
-    """Return a picture of the curves: loss over steps, and below it speed where any run logged some."""
+def curve_picture(curves: Sequence[Curve], labels: Mapping[str, str], suffix: str) -> bytes:
+    """Return a picture of the curves: loss over steps, and below it speed where any run logged some.
+
+    Args:
+        curves: at least one.
+        labels: letter of a run -> what its curve is called.
+        suffix: `.png`, `.svg` or `.pdf`.
+    """
     data = io.BytesIO()
-    _figure(curves).savefig(data, format=suffix.removeprefix("."), dpi=150)
+    _figure(curves, labels).savefig(data, format=suffix.removeprefix("."), dpi=150)
     return data.getvalue()
 
 
-def _figure(curves: Sequence[Curve]) -> Figure:
+def _figure(curves: Sequence[Curve], labels: Mapping[str, str]) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -124,7 +131,7 @@ def _figure(curves: Sequence[Curve]) -> Figure:
     colours = mpl.colormaps["tab10" if len(curves) <= 10 else "tab20"]
     for place, one in enumerate(curves):
         colour, (steps, losses) = colours(place), zip(*one.losses, strict=True)
-        label = f"{one.letter}  {one.name}"
+        label = labels[one.letter]
         if len(losses) >= _SMOOTH_FROM:
             axes.plot(steps, losses, color=colour, alpha=0.25, linewidth=1)
             losses = smoothed(losses)
@@ -148,7 +155,8 @@ def _figure(curves: Sequence[Curve]) -> Figure:
         each.grid(color="#dddddd", linewidth=0.6)
         each.spines[["top", "right"]].set_visible(False)
         each.xaxis.get_major_locator().set_params(integer=True)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=8)
+    handles, columns = axes.get_legend_handles_labels(), 1 if len(curves) <= _LONG else 2
+    figure.legend(*handles, loc="outside lower left", frameon=False, fontsize=8, ncols=columns)
     return figure
 
 

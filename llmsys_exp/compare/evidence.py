@@ -44,12 +44,17 @@ class EvidenceRow:
         return {**vars(self), "effect": self.effect.words}
 
 
-def evidence_rows(subjects: Sequence[Subject]) -> list[EvidenceRow]:
-    """Return what differs, in the order of `KINDS`, most serious first; what is not recorded is left out."""
+def evidence_rows(subjects: Sequence[Subject], problems: list[str]) -> list[EvidenceRow]:
+    """Return what differs, in the order of `KINDS`, most serious first; what is not recorded is left out.
+
+    Args:
+        subjects: the runs.
+        problems: takes what could not be compared, because somebody has given a record another form.
+    """
     rows: dict[tuple[str, str], EvidenceRow] = {}
     first, *others = subjects
     for place, other in enumerate(others, start=1):
-        for drift in _pair(first, other):
+        for drift in _pair(first, other, problems):
             row = rows.get((drift.kind, drift.key))
             if row is None:
                 row = EvidenceRow(drift.kind, drift.key, drift.effect, [drift.then] * len(subjects))
@@ -60,7 +65,7 @@ def evidence_rows(subjects: Sequence[Subject]) -> list[EvidenceRow]:
     return sorted(rows.values(), key=lambda row: (KINDS.index(row.kind), -row.effect))
 
 
-def _pair(first: Subject, other: Subject) -> list[Drift]:
+def _pair(first: Subject, other: Subject, problems: list[str]) -> list[Drift]:
     finders: tuple[Callable[[], Iterable[Drift]], ...] = (
         lambda: _data(first, other),
         lambda: _model(first, other),
@@ -70,7 +75,12 @@ def _pair(first: Subject, other: Subject) -> list[Drift]:
         lambda: _machine(first, other),
         lambda: _variables(first, other),
     )
-    return [drift for find in finders for drift in part(lambda find=find: list(find()), list[Drift]())]
+    wrong: list[str] = []
+    found = [part(lambda find=find: list(find()), list[Drift](), wrong) for find in finders]
+    problems += [
+        f"{other.letter}: its record and that of {first.letter} do not go together: {why}" for why in wrong
+    ]
+    return [drift for drifts in found for drift in drifts]
 
 
 def _data(first: Subject, other: Subject) -> Iterable[Drift]:

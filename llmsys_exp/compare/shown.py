@@ -11,6 +11,7 @@ from llmsys_exp.compare.comparison import Comparison
 from llmsys_exp.compare.curves import curve_rows
 from llmsys_exp.compare.evidence import VERSION, EvidenceRow
 from llmsys_exp.compare.settings import CHOSEN, UNKNOWN, SettingRow
+from llmsys_exp.compare.subjects import Subject
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.pages.layout import shown
 from llmsys_exp.reproduce.drift import Effect, short
@@ -30,13 +31,7 @@ _SAID = ("code",)
 def show_comparison(console: Console, found: Comparison) -> None:
     """Write a comparison."""
     rows = [
-        (
-            one.letter,
-            one.name,
-            one.state,
-            ",".join(sorted(one.steps)) or "-",
-            str(one.told.record["started"] or "-"),
-        )
+        (one.letter, one.name, one.state, clean(",".join(sorted(one.steps))) or "-", _started(one))
         for one in found.subjects
     ]
     console.table(rows, header=("", "run", "state", "steps", "started"))
@@ -47,6 +42,10 @@ def show_comparison(console: Console, found: Comparison) -> None:
     _show_answers(console, found)
     for note in found.notes:
         console.line(console.style(f"  note: {clean(note)}", "yellow"))
+
+
+def _started(subject: Subject) -> str:
+    return clean(str(subject.told.record["started"] or "-"))
 
 
 def _show_settings(console: Console, found: Comparison) -> None:
@@ -62,7 +61,9 @@ def _show_settings(console: Console, found: Comparison) -> None:
         for place in _places(found):
             if row.origins[place] == CHOSEN and row.reasons[place]:
                 who = found.subjects[place].letter
-                console.line(console.style(f"    {row.key} in {who}: {row.reasons[place]}", "dim"))
+                console.line(
+                    console.style(f"    {clean(row.key)} in {who}: {clean(row.reasons[place])}", "dim")
+                )
     if harmless:
         console.line(console.style(f"  Of no effect on the run: {', '.join(harmless)}", "dim"))
 
@@ -100,7 +101,7 @@ def _show_code(console: Console, found: Comparison) -> None:
         files = [row for row in found.evidence if row.kind in _SAID and row.key != VERSION]
         files = [row for row in files if one.letter in row.said and row.effect is not Effect.NOTHING]
         for row in files[:most]:
-            console.line(f"    {one.letter}: {row.said[one.letter]}: {row.effect.words}")
+            console.line(f"    {one.letter}: {clean(row.said[one.letter])}: {row.effect.words}")
         if len(files) > most:
             console.line(f"    {one.letter}: {len(files) - most} more files: --json")
 
@@ -176,7 +177,8 @@ def _table(
     for places in _parts(console, letters, rows):
         header = ("", *(letters[place] for place in places), *([last] if last else []))
         lines = [
-            (name, *(cells[place] for place in places), *([end] if last else [])) for name, cells, end in rows
+            (clean(name), *(cells[place] for place in places), *([end] if last else []))
+            for name, cells, end in rows
         ]
         columns = range(1, len(places) + 1) if right else ()
         console.table(lines, header=header, right=columns)

@@ -66,15 +66,11 @@ def _register(option: str, path: Path) -> None:
 
 
 def _aliases(path: Path) -> list[UserError]:
-    """Refuse aliases: a few lines of them can stand for more than any memory holds."""
     import yaml
 
+    from llmsys_exp.config.files import alias_problem
+
     try:
-        events = yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        found = next((one for one in events if isinstance(one, yaml.AliasEvent)), None)
+        return alias_problem(path.read_text(encoding="utf-8"), str(path), "an experiment")
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return []  # told by check_file
-    if found is None:
-        return []
-    where = f"{path}, line {found.start_mark.line + 1}"
-    return [UserError("Aliases (*name) are not read in an experiment", where=where, do="Write the value out")]

@@ -47,6 +47,21 @@ def check_file(path: Path, group: str, groups: Groups) -> list[UserError]:
     return list(_check_mapping(node, "" if at_root else group, shown, groups))
 
 
+def alias_problem(text: str, shown: str, what: str) -> list[UserError]:
+    """Refuse aliases: a few lines of them can stand for more than any memory holds.
+
+    Raises:
+        yaml.YAMLError: for broken YAML before the first one.
+    """
+    found = next(
+        (one for one in yaml.parse(text, Loader=yaml.SafeLoader) if isinstance(one, yaml.AliasEvent)), None
+    )
+    if found is None:
+        return []
+    where = f"{shown}, line {found.start_mark.line + 1}"
+    return [UserError(f"Aliases (*name) are not read in {what}", where=where, do="Write the value out")]
+
+
 def load_file(path: Path) -> Any:
     """Return the content of a YAML file that `check_file` found nothing wrong with."""
     return yaml.load(path.read_text(encoding="utf-8"), Loader=get_yaml_loader())  # a SafeLoader

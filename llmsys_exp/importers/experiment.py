@@ -18,6 +18,18 @@ from llmsys_exp.plan import Plan, resolve
 
 HARDWARE = "hardware"
 MOST_COMMENT = 100
+SETTLED = {
+    ("model", "model.path", "model.entry"): ("model_name_or_path", "base_model", "base_model_name_or_path"),
+    ("data", "data.train", "data.dataset_info"): ("dataset", "datasets", "data_path", "pretraining_dataset"),
+}
+"""Override -> keys of a source that ask for it."""
+_ROWS = ("name", "train", "dataset_info", "format", "columns", "subset", "split", "score")
+REPLACED: dict[str, str | tuple[str, ...]] = {
+    "model": "model.",
+    "offload": "offload.",
+    "data": tuple(f"data.{name}" for name in _ROWS),
+}
+"""Group -> settings that go with its old option, and would win over a new one."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +102,25 @@ def _over(imported: Imported, overrides: Sequence[str]) -> Imported:
     if problems:
         raise ConfigError(problems)
     groups, settings = dict(imported.groups), dict(imported.settings)
-    unmapped: list[Unmapped] = list(imported.unmapped)
+    unmapped = list(imported.unmapped)
     for one in OverridesParser.create().parse_overrides(list(overrides)):
         key = one.key_or_group
+        unmapped = [entry for entry in unmapped if not _settles(key, entry)]
+        if key == "data.train":
+            settings.pop("data.dataset_info", None)  # both would say what to learn from
         if key not in known.names():
             settings[key] = one.value()
             continue
         groups[key] = str(one.value())
-        if key == "model":
-            settings = {name: value for name, value in settings.items() if not name.startswith("model.")}
-            unmapped = [one for one in unmapped if not one.key.startswith(("model_name", "base_model"))]
+        settings = {
+            name: value for name, value in settings.items() if not name.startswith(REPLACED.get(key, "-"))
+        }
     return replace(imported, groups=groups, settings=settings, unmapped=tuple(unmapped))
+
+
+def _settles(key: str, entry: Unmapped) -> bool:
+    """Whether an override answers what an unmapped key asked for."""
+    return any(key in settings and entry.key in names for settings, names in SETTLED.items())
 
 
 def target(text: str, *, force: bool) -> Path:

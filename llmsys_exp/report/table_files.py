@@ -15,8 +15,9 @@ from llmsys_exp.report.plan_rows import SIZES, Row
 from llmsys_exp.runs.files import partial_of, publish
 from planner.units import GIB
 
-SUFFIXES = {"--csv": (".csv",), "--parquet": (".parquet",), "--plot": (".png", ".svg", ".pdf")}
-NEEDS = {"--parquet": ("pandas", "pyarrow"), "--plot": ("matplotlib",)}
+_PICTURES = (".png", ".svg", ".pdf")
+SUFFIXES = {"--csv": (".csv",), "--parquet": (".parquet",), "--plot": _PICTURES, "-o": _PICTURES}
+NEEDS = {"--parquet": ("pandas", "pyarrow"), "--plot": ("matplotlib",), "-o": ("matplotlib",)}
 
 
 def check_files(files: Mapping[str, Path], *, force: bool) -> None:

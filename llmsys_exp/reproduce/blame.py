@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from llmsys_exp.reproduce.drift import KINDS, MEMORY, NUMBERS_PARTS, Drift, Effect
 
+RECORD = "record"
+
 
 @dataclass(frozen=True)
 class Blamed:
@@ -35,7 +37,8 @@ def likely_causes(failed: Sequence[str], held: Sequence[str], drifts: Sequence[D
         if drift.effect < _least_effect(failed):
             continue
         explains = tuple(part for part in failed if part in drift.shows_in)
-        against = tuple(part for part in held if part in drift.shows_in)
+        # a hand may have changed a single figure, so that others hold says nothing for it
+        against = () if drift.kind == RECORD else tuple(part for part in held if part in drift.shows_in)
         if explains:
             found.append(Blamed(drift, explains, against))
     return sorted(found, key=lambda one: _rank(one, len(failed)))

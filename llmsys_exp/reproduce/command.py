@@ -29,12 +29,12 @@ from llmsys_exp.reproduce.rerun import rerun
 from llmsys_exp.reproduce.settings import Recreated, keys_of, recreate
 from llmsys_exp.reproduce.tolerances import Relation
 from llmsys_exp.runs.files import write_json
+from llmsys_exp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from llmsys_exp.cli.reproduce import Asked
 
 OUTPUTS = Path("outputs")
-FILE = "reproduction.json"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def done_again(
     outcome = compared(logged, found, recreated, checked.drifts)
     shown.show_rows(console, outcome.rows, outcome.relation)
     shown.show_verdict(console, outcome.rows, outcome.causes)
-    target = found.file.parent / FILE
+    target = RunPaths(found.file.parent).reproduction
     write_json(target, outcome.to_dict())
     console.line(f"  {target}")
     return outcome

@@ -17,8 +17,8 @@ from llmsys_exp.jobs.pipeline import run_steps
 from llmsys_exp.report.console import Console
 from llmsys_exp.reproduce import shown
 from llmsys_exp.reproduce.blame import likely_causes
-from llmsys_exp.reproduce.drift import Drift, most_serious_first
-from llmsys_exp.reproduce.effects import NOTHING, NUMBERS
+from llmsys_exp.reproduce.drift import Drift
+from llmsys_exp.reproduce.effects import NUMBERS
 from llmsys_exp.reproduce.judge.elsewhere import rows_of
 from llmsys_exp.reproduce.judge.row import parts_of
 from llmsys_exp.reproduce.series import read_log as read_ours
@@ -28,8 +28,6 @@ from llmsys_exp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from llmsys_exp.cli.reproduce import Asked
-
-FILE = "reproduction.json"
 
 
 def reproduce_file(asked: Asked) -> int:
@@ -44,7 +42,7 @@ def reproduce_file(asked: Asked) -> int:
     theirs = read_log(_log_of(asked, imported))
     experiment = build(imported, [*asked.overrides, "training.log_every=1"])
     console = _console(asked)
-    drifts = most_serious_first(_drifts(experiment, theirs))
+    drifts = _drifts(experiment)
     _show(console, experiment, theirs, drifts)
     if experiment.plan is None:
         raise UserError(experiment.refusal, where=str(file))
@@ -91,7 +89,7 @@ def _run(
         "drifts": [one.to_dict() for one in drifts],
         "imported": experiment.imported.to_dict(),
     }
-    write_json(paths.folder / FILE, outcome)
+    write_json(paths.reproduction, outcome)
     if asked.options.json:
         _print(outcome)
     return EXIT_OK if reproduced else EXIT_NOT_REPRODUCED
@@ -113,9 +111,9 @@ def _log_of(asked: Asked, imported: Imported) -> Path:
     return there[0]
 
 
-def _drifts(experiment: Experiment, theirs: LoggedRun) -> list[Drift]:
-    """What could not be carried over, and what the readers say of it."""
-    found = [
+def _drifts(experiment: Experiment) -> list[Drift]:
+    """What could not be carried over."""
+    return [
         Drift(
             "settings",
             one.key,
@@ -126,8 +124,6 @@ def _drifts(experiment: Experiment, theirs: LoggedRun) -> list[Drift]:
         )
         for one in experiment.imported.lost
     ]
-    notes = (*experiment.imported.notes, *theirs.notes)
-    return found + [Drift("settings", "note", note, NOTHING.effect) for note in notes]
 
 
 def _show(console: Console, experiment: Experiment, theirs: LoggedRun, drifts: Sequence[Drift]) -> None:
@@ -137,8 +133,12 @@ def _show(console: Console, experiment: Experiment, theirs: LoggedRun, drifts: S
     told = f"{len(theirs.steps)} losses and {len(theirs.evaluation)} evaluations"
     console.line(f"  log: {told} in {theirs.source}")
     if drifts:
-        console.title("Not carried over, and what to know")
+        console.title("Not carried over")
         shown.list_drifts(console, drifts)
+    notes = (*imported.notes, *theirs.notes)
+    if notes:
+        console.title("To know")
+        console.table([("-", note) for note in notes])
 
 
 def _refuse_flags(asked: Asked) -> None:

@@ -8,8 +8,6 @@ from llmsys_exp.errors import UserError, closest
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import FILE as SWEEP_FILE
 
-START_FILE = "start.json"
-
 
 def find_run(text: str, outputs: Path) -> Path:
     """Return the file that tells of a run (its manifest, or the record of its start), or of a sweep.
@@ -42,7 +40,7 @@ def run_folder(file: Path) -> Path | None:
 
 def _record_in(folder: Path, text: str) -> Path:
     paths = RunPaths(folder)
-    for file in (paths.manifest, folder / START_FILE, folder / SWEEP_FILE):
+    for file in (paths.manifest, paths.start, folder / SWEEP_FILE):
         if file.is_file():
             return file
     if paths.job.is_file():

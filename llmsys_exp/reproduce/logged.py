@@ -10,7 +10,7 @@ from typing import Any
 from llmsys_exp.config.schema import Step
 from llmsys_exp.errors import UserError
 from llmsys_exp.plan import Choice
-from llmsys_exp.reproduce.find import START_FILE, run_folder
+from llmsys_exp.reproduce.find import run_folder
 from llmsys_exp.reproduce.guard import check_plain
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.manifest import is_edited
@@ -57,7 +57,7 @@ class Logged:
     @property
     def ended(self) -> bool:
         """Whether the run came to its end."""
-        return self.file.name != START_FILE
+        return self.file.name != RunPaths(self.file.parent).start.name
 
     @property
     def only_answers(self) -> bool:

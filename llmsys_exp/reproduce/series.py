@@ -14,6 +14,8 @@ from llmsys_exp.errors import UserError
 LOSS, RATE = "train/loss", "lr"
 EVALUATED = "eval/loss"
 LONGEST_LINE_BYTES = 1 << 20
+MOST_ROWS = 5_000_000
+"""Ten times the steps of the longest runs; they take some gigabytes to compare."""
 MOST_STEPS = 20_000_000
 
 
@@ -58,6 +60,8 @@ def read_log(path: Path) -> Log:
     try:
         for line in lines_of(path):
             _take(log, line)
+            if len(log.losses) > MOST_ROWS:
+                raise UserError(f"The log tells of more than {MOST_ROWS:,} steps", where=str(path))
     except FileNotFoundError:
         return log
     except OSError as error:

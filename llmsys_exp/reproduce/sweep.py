@@ -20,6 +20,7 @@ from llmsys_exp.reproduce.find import find_run
 from llmsys_exp.reproduce.logged import read_logged
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.lock import locked
+from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep, open_sweep
 from llmsys_exp.sweeps.ledger.ledger import DONE, PointState
 from llmsys_exp.sweeps.points.point import Point
@@ -152,7 +153,7 @@ def _states(paths: SweepPaths, sweep: Sweep) -> list[PointState]:
 def _outcome(now: PointState, number: int) -> dict[str, Any]:
     """Say what came of a point."""
     folder = now.fields.get("folder")
-    told = read_json(Path(str(folder)) / "reproduction.json") if folder else None
+    told = read_json(RunPaths(Path(str(folder))).reproduction) if folder else None
     if not isinstance(told, dict):
         what = now.fields.get("what") or now.state
         return {"point": number, "state": NOT_RUN, "folder": folder, "failed": [], "cause": str(what)}

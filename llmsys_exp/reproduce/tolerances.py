@@ -114,7 +114,7 @@ ELSEWHERE: dict[str, tuple[float | None, str]] = {
     "steps": (0.0, "follows from rows, batch and epochs"),
     "curve": (0.1, "another program deals the rows in another order and draws other adapters"),
     "step": (None, "the rows of a single step are others"),
-    "rate": (1e-3, "of the highest rate; schedules count warm-up and end by a step more or less"),
+    "rate": (1e-3, "of the highest rate, from there on: programs count warm-up by a step more or less"),
     "evaluation": (0.05, "the same rows, after steps over other batches"),
 }
 """Figure of another tool's log -> relative bound, reason."""

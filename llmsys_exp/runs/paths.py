@@ -33,6 +33,11 @@ class RunPaths:
         return self.folder / "export_start.json"
 
     @property
+    def reproduction(self) -> Path:
+        """What came of doing a recorded run again, metric by metric (`llmsys reproduce`)."""
+        return self.folder / "reproduction.json"
+
+    @property
     def code_patch(self) -> Path:
         """What the checkout had beside its commit; a run that went on with other code has a second one."""
         return self.folder / "code.patch"

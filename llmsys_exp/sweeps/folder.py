@@ -191,6 +191,7 @@ def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
             do="Use the llmsys that began it, or a later one",
         )
     sweep = _from_plain(content, paths)
+    _check_ledger(paths)
     if sweep.search is not None:
         if sweep.id.partition("-")[0] != _digest(sweep.verb, sweep.base, (), sweep.search):
             raise UserError(
@@ -201,6 +202,26 @@ def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
             )
         sweep.ledger(paths).states()  # its points are there
     return paths, sweep
+
+
+def _check_ledger(paths: SweepPaths) -> None:
+    """Refuse a sweep without the first line of its ledger, which is there before `sweep.json`.
+
+    Its points would all look as if they had never run.
+    """
+    try:
+        with paths.ledger.open("rb") as stream:
+            if stream.readline().endswith(b"\n"):
+                return
+        why = "It is empty"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise UserError(
+        "The ledger of this sweep is gone, and with it which points are done",
+        where=str(paths.ledger),
+        why=why,
+        do="Put the file back from a copy, or begin the sweep anew; finished runs stay as they are",
+    )
 
 
 def _from_plain(content: dict[str, Any], paths: SweepPaths) -> Sweep:

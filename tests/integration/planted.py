@@ -26,6 +26,7 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.reproduce.check import check
 from llmsys_exp.reproduce.command import Outcome, compared
 from llmsys_exp.reproduce.drift import Drift, Effect
+from llmsys_exp.reproduce.effects import Reach, of_code, of_package, of_setting
 from llmsys_exp.reproduce.logged import Logged, read_logged
 from llmsys_exp.reproduce.now import Now, look
 from llmsys_exp.reproduce.rerun import rerun
@@ -423,11 +424,26 @@ PLANTS = (
 )  # fmt: skip
 
 
+def _decoy(kind: str, key: str, reach: Reach) -> Drift:
+    return Drift(kind, key, f"{key} (a decoy)", reach.effect, reach.shows_in)
+
+
+DECOYS = (
+    _decoy("code", "llmsys_exp/workers/training/loop.py", of_code("llmsys_exp/workers/training/loop.py")),
+    _decoy("code", "llmsys_exp/workers/export/merge.py", of_code("llmsys_exp/workers/export/merge.py")),
+    _decoy("code", "llmsys_exp/jobs/pipeline.py", of_code("llmsys_exp/jobs/pipeline.py")),
+    _decoy("settings", "training.gone", of_setting("training.gone")),
+    _decoy("settings", "inference.gone", of_setting("inference.gone")),
+    _decoy("packages", "llmsys-exp", of_package("llmsys-exp")),
+)
+"""Drifts that are listed beside the planted one when a failure is to be blamed, and are not its cause."""
+
+
 def find(world: World, plant: Plant) -> tuple[list[Drift], Outcome | None]:
     """Plant a drift and return what is found, and what came of the run where it is done again."""
     with plant.plant(world) as overrides:
         drifts = world.drifts(plant.which, overrides, afresh=plant.afresh)
-        outcome = world.run_again(plant.which, overrides, drifts) if plant.runs else None
+        outcome = world.run_again(plant.which, overrides, [*drifts, *DECOYS]) if plant.runs else None
     return drifts, outcome
 
 

@@ -19,6 +19,7 @@ COMMON: dict[str, Any] = {
     "training__deterministic": True,
     "training__dtype": "bf16",
     "training__evaluate": True,
+    "training__epochs": 3.0,
     "training__max_steps": 8,
     "training__learning_rate": 1e-3,
 }
@@ -42,7 +43,8 @@ def figures(folder: Path) -> list[Any]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     result = json.loads((folder / "results" / "train.json").read_text(encoding="utf-8"))
-    return [*((row["train/loss"], row["grad_norm"]) for row in rows), result["evaluation"]]
+    ends = [{key: one[key] for key in ("loss", "score")} for one in result["evaluation"].values()]
+    return [*((row["train/loss"], row["grad_norm"]) for row in rows), *ends]
 
 
 def run_twice(tmp_path: Path, model: Path, *, ranks: int, **settings: Any) -> tuple[list[Any], list[Any]]:
@@ -61,7 +63,7 @@ def run_twice(tmp_path: Path, model: Path, *, ranks: int, **settings: Any) -> tu
 @pytest.mark.parametrize("name", CASES)
 def test_two_runs_come_out_the_same_to_the_bit(tmp_path: Path, model: Path, name: str):
     first, second = run_twice(tmp_path, model, ranks=1, **CASES[name])
-    assert len(first) == COMMON["training__max_steps"] + 1
+    assert len(first) == COMMON["training__max_steps"] + 2
     assert first == second
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import planted
 import pytest
-from planted import ASK, PLANTS, TRAIN, Plant, World
+from planted import ASK, DECOYS, PLANTS, TRAIN, Plant, World
 
 pytestmark = pytest.mark.engine
 
@@ -22,7 +22,7 @@ def test_each_planted_drift_is_found_and_named_with_what_it_may_change(world: Wo
     with plant.plant(world) as overrides:
         drifts = world.drifts(plant.which, overrides, afresh=plant.afresh)
         again = plant.name in DONE_AGAIN
-        outcome = world.run_again(plant.which, overrides, drifts) if again else None
+        outcome = world.run_again(plant.which, overrides, [*drifts, *DECOYS]) if again else None
     assert planted.matching(plant, drifts) is not None, [(one.kind, one.key, one.effect) for one in drifts]
     if outcome is not None:
         assert not outcome.reproduced

@@ -10,6 +10,7 @@ import pytest
 from page_samples import end_point, manifest, sample_run, sample_sweep
 
 from llmsys_exp.cli import main
+from llmsys_exp.compare.comparison import compare_runs
 from llmsys_exp.compare.curves import curve_picture, read_curves, sparkline
 from llmsys_exp.compare.subjects import find_subjects
 from llmsys_exp.runs.manifest import sealed
@@ -80,6 +81,8 @@ def test_text_shows_the_same(capsys):
         assert said in out
     assert "█▄" in out or "█▃" in out
     assert Path("curves.svg").read_text(encoding="utf-8").count("</svg>") == 1
+    labels = compare_runs(find_subjects(["latest~1", "latest"], Path("outputs")), answers=0).labels
+    assert labels["B"] == "B  learning_rate=0.5"
     assert main.run(["compare", "latest~1", "latest", "-o", "curves.svg"]) == 2, "it exists"
 
 
@@ -151,7 +154,7 @@ def test_answers_are_compared_by_prompt_wherever_it_stands(outputs, capsys):
         (["latest", "two/2026-01-02_00-00-00-bbbbbbbb"], "named twice"),
         (["latest", "outputs"], "not a run folder"),
         (["latest", "elsewhere/2026-01-01_00-00-00-aaaaaaaa"], "A run of this name lies in"),
-        (["latest", "latest~1", "-o", "x.html"], "does not write .html"),
+        (["latest", "latest~1", "-o", "x.html"], "-o does not write .html"),
         (["latest", "latest~1", "--answers", "x"], "no number of answers"),
         (["latest", "latest~1", "--out"], "not an argument"),
     ],
@@ -178,7 +181,7 @@ def test_curves_share_their_axes_and_leave_out_what_is_no_number(outputs):
             stream.write('{"step": 9, "train/loss": NaN}\n{"step": 10, "train/lo')
     curves, notes = read_curves(find_subjects(["latest~1", "latest"], outputs))
     assert [note.partition(":")[0] for note in notes] == ["A", "B"] and all("1 lines" in one for one in notes)
-    assert curve_picture(curves, ".png").startswith(b"\x89PNG")
+    assert curve_picture(curves, {"A": "a", "B": "b"}, ".png").startswith(b"\x89PNG")
 
 
 def test_data_and_model_files_are_compared_by_content_where_both_tell(outputs, capsys):
@@ -201,3 +204,15 @@ def test_data_and_model_files_are_compared_by_content_where_both_tell(outputs, c
         "template_sha256": ["2" * 64, "3" * 64],
         "rows of train": [2, 3],
     }, "one of the models is told by its weights alone"
+
+
+def test_part_of_a_record_that_has_another_form_is_told_and_stops_nothing(outputs, capsys):
+    paths = RunPaths(outputs / "one/2026-01-01_00-00-00-aaaaaaaa")
+    content = json.loads(paths.manifest.read_text(encoding="utf-8"))
+    content["machine"] = {"cpus": 2, "host_memory_bytes": "much"}
+    other = RunPaths(outputs / "two/2026-01-02_00-00-00-bbbbbbbb")
+    changed = json.loads(other.manifest.read_text(encoding="utf-8")) | {"machine": {"host_memory_bytes": 3}}
+    for each, record in ((paths, content), (other, changed)):
+        each.manifest.write_text(json.dumps(sealed(record)), encoding="utf-8")
+    told = compared(capsys, "latest~1", "latest")
+    assert any("do not go together" in note for note in told["notes"]) and told["evidence"]

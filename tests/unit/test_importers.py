@@ -11,6 +11,7 @@ import pytest
 from llmsys_exp.errors import UserError
 from llmsys_exp.importers import Imported, read
 from llmsys_exp.importers.deepspeed_chat import targets_of
+from llmsys_exp.importers.experiment import with_overrides
 from llmsys_exp.importers.models import row_like
 from llmsys_exp.importers.registry import FORMATS
 from planner.tables import model_config
@@ -149,6 +150,17 @@ def test_llama_factory_with_its_defaults_written_out(tmp_path: Path) -> None:
     assert "warmup_steps" in hint.do
     assert {one.key for one in result.unmapped if not one.matters} == {"output_dir"}
     assert any("twice the rank, 64" in note for note in result.notes)
+
+
+def test_overrides_win_and_answer_what_was_asked_for(tmp_path: Path) -> None:
+    text = LLAMA_FACTORY.replace("Qwen/Qwen2.5-1.5B-Instruct", "some/model")
+    result = imported(tmp_path, text, "train.yaml")
+    assert {"model_name_or_path", "dataset"} <= lost(result)
+    merged = with_overrides(result, ["model=opt_1_3b", "data.train=x.json", "hardware=h100", "zero=stage2"])
+    assert not {"model_name_or_path", "dataset"} & lost(merged)
+    assert (merged.groups["model"], merged.groups["zero"]) == ("opt_1_3b", "stage2")
+    assert "model.id" not in merged.settings
+    assert merged.settings["data.train"] == "x.json"
 
 
 def test_every_key_is_taken_or_told(tmp_path: Path) -> None:

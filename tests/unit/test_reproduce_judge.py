@@ -189,3 +189,11 @@ def test_a_log_is_read_line_by_line_and_what_is_no_figure_is_counted(tmp_path: P
     path.write_bytes(b"x" * (LONGEST_LINE_BYTES + 5))
     with pytest.raises(UserError, match="longer than"):
         read_log(path)
+
+
+def test_a_log_of_more_steps_than_any_run_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llmsys_exp.reproduce.series.MOST_ROWS", 3)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {at}, "train/loss": 1}}\n' for at in range(9)), encoding="utf-8")
+    with pytest.raises(UserError, match="more than 3 steps"):
+        read_log(path)

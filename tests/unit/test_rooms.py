@@ -11,7 +11,7 @@ FLOORS = [
     ["errors", "runs.files"],
     ["config", "inputs"],
     ["plan", "launch", "runs", "evidence"],
-    ["jobs", "sweeps", "importers", "reproduce", "browse", "calibrate", "compare"],
+    ["jobs", "sweeps", "importers", "reproduce", "calibrate"],
     ["browse", "compare"],
     ["cli"],
 ]

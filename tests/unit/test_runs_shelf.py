@@ -217,6 +217,15 @@ def test_prune_never_leaves_the_folder_nor_follows_a_link(outputs, capsys, tmp_p
     assert (precious / "thesis").is_file() and elsewhere.manifest.is_file() and not mine.folder.exists()
 
 
+def test_prune_takes_the_folder_however_it_is_named(outputs, capsys, tmp_path, monkeypatch):
+    (tmp_path / "here").symlink_to(outputs)
+    inner = make(outputs, "one", 5).folder.parent
+    for named in ("here", "../outputs", "../here/one", str(inner)):
+        (tmp_path / "cwd").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "cwd" if named.startswith("..") else tmp_path)
+        assert pruned(capsys, named, "--keep", "0") == (["5"], {})
+
+
 def test_prune_that_was_killed_is_finished_by_the_next(outputs, capsys, monkeypatch):
     paths = make(outputs, "one", 5)
     make(outputs, "one", 1)
@@ -305,3 +314,10 @@ def running(paths: RunPaths) -> Iterator[None]:
     begun.wait()
     yield
     thread.join()
+
+
+@pytest.mark.parametrize("words", [["runs"], ["runs", "prune"], ["compare"]], ids=" ".join)
+def test_help_names_the_command_and_touches_nothing(words, capsys, tmp_path):
+    assert main.run([*words, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"llmsys {' '.join(words)} - ")
+    assert not list(tmp_path.iterdir())

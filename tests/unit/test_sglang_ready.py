@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from llmsys_exp.cli import doctor
-from llmsys_exp.cli.doctor_engines import inference_engines
+from llmsys_exp.doctor import look
+from llmsys_exp.doctor.engines import inference_engines, pythons
+from llmsys_exp.doctor.look import Look
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.launch.sglang import sglang_version, versions_in
 from llmsys_exp.launch.sglang_ready import cuda_of, reasons_against
@@ -21,6 +23,12 @@ H200 = {"name": "NVIDIA H200", "driver_version": "580.65.06", "compute_cap": "9.
 
 def card(**changes: str) -> list[dict[str, str]]:
     return [{**H200, **changes}]
+
+
+def looking_at(gpus: list[dict[str, str]], **changes: Any) -> Look:
+    found = Look(**changes)
+    found.__dict__["gpus"] = gpus
+    return found
 
 
 @pytest.mark.parametrize(
@@ -60,11 +68,12 @@ def test_an_interpreter_named_by_an_override_is_looked_at(tmp_path: Path) -> Non
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"sglang": "0.5.17", "torch": "2.11.0", "sgl-kernel": "0.3.5"}\'\n')
     python.chmod(0o755)
-    engines = {one["engine"]: one for one in inference_engines([f"inference.sglang.python={python}"], card())}
+    found = pythons([f"inference.sglang.python={python}"])
+    engines = {one["engine"]: one for one in inference_engines(looking_at(card(), **found))}
     assert (engines["sglang"]["python"], engines["sglang"]["versions"]["sglang"]) == (str(python), "0.5.17")
     assert not [reason for reason in engines["sglang"]["reasons"] if "interpreter" in reason]
     with pytest.raises(ConfigError, match=r"Did you mean inference\.sglang\.python"):
-        inference_engines(["inference.sglang.pyton=x"], [])
+        pythons(["inference.sglang.pyton=x"])
 
 
 def test_doctor_shows_each_engine_with_its_reasons(
@@ -72,12 +81,12 @@ def test_doctor_shows_each_engine_with_its_reasons(
 ) -> None:
     told = {"compute_cap": [{"compute_cap": "7.0"}]}
     other = [{"name": "Tesla V100", "driver_version": "580.1"}]
-    monkeypatch.setattr(doctor, "_nvidia_smi", lambda query: told.get(query, other))
-    monkeypatch.setattr("llmsys_exp.cli.doctor_engines.versions_in", lambda python: WHOLE)
-    assert doctor.run([]) == 0
+    monkeypatch.setattr(look, "smi", lambda query: told.get(query.partition("=")[2], other))
+    monkeypatch.setattr("llmsys_exp.doctor.engines.versions_in", lambda python: WHOLE)
+    assert doctor.run([]) == 2, "this torch has no CUDA"
     text = " ".join(capsys.readouterr().out.split())  # a long path of the interpreter wraps the table
     assert "sglang 0.5.17" in text
-    assert "- Tesla V100 has compute capability 7.0, and SGLang asks for 7.5" in text
+    assert "Tesla V100 has compute capability 7.0, and SGLang asks for 7.5" in text
     doctor.run(["--json"])
     report = json.loads(capsys.readouterr().out)
     assert [one["engine"] for one in report["inference"]][:2] == ["transformers", "sglang"]

@@ -33,7 +33,7 @@ class LoraConfig:
     modules_to_save: List[str] = field(default_factory=list)
     """Modules trained whole beside the adapters: embed_tokens, lm_head."""
     train_base: bool = False
-    """Train every weight of the base as well, as DeepSpeed-Chat does by default."""
+    """Train every weight of the base as well. (DeepSpeed-Chat trains all but those that have an adapter.)"""
     adapter: Optional[str] = None
     """Folder of an adapter to go on training; its rank, scale and targets hold."""
 

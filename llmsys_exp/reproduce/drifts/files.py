@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmsys_exp.reproduce.drift import Drift, Effect, short
+from llmsys_exp.reproduce.drift import TOKENS, Drift, Effect, short
 from llmsys_exp.reproduce.effects import ASKED, HELD_OUT, LOSSES, NOTHING, NUMBERS, ROWS, SHAPE, Reach, worst
 
-_PARTS: Mapping[str, Reach] = {"train": ROWS, "heldout": HELD_OUT, "prompts": ASKED}
+_PROMPTS = Reach(Effect.NUMBERS, (TOKENS,))
+_PARTS: Mapping[str, Reach] = {"train": ROWS, "heldout": HELD_OUT, "prompts": worst([ASKED, _PROMPTS])}
 _ROWS_AND_ANSWERS = worst([ROWS, ASKED])
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf", ".pth")
 _UNREAD = (".md", ".gitattributes", ".png", ".msgpack", ".h5", ".onnx", "LICENSE", "LICENSE.txt", ".tflite")

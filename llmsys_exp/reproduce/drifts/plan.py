@@ -73,6 +73,8 @@ def _compose(overrides: tuple[str, ...]) -> Config | None:
 
 def _defaults(logged: Logged, composed: Config) -> Iterator[Drift]:
     chosen = {one.key for one in logged.choices if not one.given}
+    if logged.only_answers:
+        chosen.add("steps")  # the verb has said that
     told, today = flat(logged.config), flat(to_plain(composed))
     for key in sorted(told.keys() & today.keys()):
         was, now = told[key], today[key]

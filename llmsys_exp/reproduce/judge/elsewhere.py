@@ -12,8 +12,7 @@ from llmsys_exp.reproduce.series import Log
 from llmsys_exp.reproduce.tolerances import ELSEWHERE, Tolerance
 
 SHIFTS = (0, -1, 1)
-"""Steps by which ours may be ahead: the Trainer begins at a rate of 0, and some of its versions log the rate
-of the step that follows."""
+"""Steps by which ours may be ahead: some versions of the Trainer log the rate of the step that follows."""
 PARTS = 5
 """Stretches of the run whose mean losses are compared."""
 
@@ -50,10 +49,11 @@ def _curve(steps: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[float, floa
     if not pairs:
         return
     size = max(2, len(pairs) // PARTS)
-    for at in range(0, len(pairs) - size + 1, size):
-        part = pairs[at : at + size]
-        name = f"mean loss, steps {steps[at]['step']} to {steps[at + size - 1]['step']}"
-        logged, found = (sum(one[side] for one in part) / size for side in (0, 1))
+    starts = range(0, max(1, len(pairs) - size + 1), size)
+    for at in starts:
+        part = pairs[at:] if at == starts[-1] else pairs[at : at + size]  # the last one takes what is left
+        name = f"mean loss, steps {steps[at]['step']} to {steps[at + len(part) - 1]['step']}"
+        logged, found = (sum(one[side] for one in part) / len(part) for side in (0, 1))
         tolerance = Tolerance(*ELSEWHERE["curve"])
         yield number_row(name, FIRST if at == 0 else LATER, logged, found, tolerance)
     free = Tolerance(*ELSEWHERE["step"])
@@ -63,11 +63,14 @@ def _curve(steps: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[float, floa
 
 
 def _rates(steps: Sequence[Mapping[str, Any]], mine: Mapping[int, float]) -> Iterator[Row]:
-    """Compare learning rates, at the shift at which the two programs agree best."""
+    """Compare learning rates after warm-up, at the shift at which the two programs agree best."""
     told = {one["step"]: one["learning_rate"] for one in steps if one.get("learning_rate") is not None}
     if not told or not mine:
         return
     tolerance, best = Tolerance(*ELSEWHERE["rate"]), max(told.values())
+    # on the way up the Trainer is a step behind, for its first step has a rate of 0
+    top = next(step for step, rate in told.items() if rate == best)
+    told = {step: rate for step, rate in told.items() if step >= top}
     shifts = {shift: [step for step in told if step + shift in mine] for shift in SHIFTS}
 
     def gap(step: int, shift: int) -> float:

@@ -86,12 +86,16 @@ class Ledger:
         """Return what is known of each point, by number.
 
         Raises:
-            UserError: for a ledger that is damaged, of another sweep, or of a later llmsys.
+            UserError: for a ledger that is damaged, of another sweep, of a later llmsys, or cannot be read.
         """
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return self._states
+        except OSError as error:
+            raise UserError(
+                "Cannot read the ledger", where=str(self.path), why=error.strerror or ""
+            ) from error
         try:
             self._read(descriptor)
         finally:
@@ -144,6 +148,7 @@ class Ledger:
                 self._mend(descriptor)
                 if self._good == 0:
                     self._write(descriptor, {"v": VERSION, "t": utc_now(), "sweep": self.sweep})
+                    os.fdatasync(descriptor)  # a sweep whose ledger is empty is refused
                 yield descriptor
             finally:
                 os.close(descriptor)

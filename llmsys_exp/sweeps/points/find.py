@@ -15,7 +15,7 @@ from llmsys_exp.config.plain import to_plain
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.sweeps.points.composing import Composer, Resolved, check_setting, typed
 from llmsys_exp.sweeps.points.point import Point, Points
-from llmsys_exp.sweeps.points.settings import Setting, expand, keys_of
+from llmsys_exp.sweeps.points.settings import MOST_POINTS, Setting, expand, keys_of
 from llmsys_exp.sweeps.points.sweep_file import (
     Axis,
     Condition,
@@ -26,7 +26,6 @@ from llmsys_exp.sweeps.points.sweep_file import (
     refuse_repeated,
 )
 
-MOST_POINTS = 200_000
 VERBS = ("train", "infer")
 COMMAND_LINE = "the command line"
 
@@ -160,6 +159,11 @@ def _check(fixed: Sequence[Setting], axes: Sequence[Axis], read: SweepFile | Non
     problems: list[str] = []
     given = [*fixed, *(one for axis in axes for step in axis for one in step)]
     in_file = [] if read is None else read.everything()
+    if "resume" in keys_of((*given, *in_file)):
+        why = "Every point is a run of its own"
+        raise UserError(
+            "resume does not go with a sweep", why=why, do="`llmsys train resume=RUN` goes on with one"
+        )
     for setting in (*given, *in_file):
         try:
             check_setting(setting)

@@ -15,6 +15,9 @@ from typing import Any
 from llmsys_exp.config.tree import settings_tree
 from llmsys_exp.errors import ConfigError, UserError
 
+MOST_POINTS = 200_000
+"""What one sweep is planned for; a setting has no more values either."""
+COMMAND_LINE = "from the command line"
 _SIMPLE = re.compile(r"([a-z_][a-z_0-9]*(?:\.[a-z_0-9]+)+|seed|name)=([A-Za-z0-9_.+-]+)")
 _INT = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)")
@@ -58,7 +61,7 @@ def expand(text: str, *, where: str = "") -> list[Setting]:
     Raises:
         ConfigError: for what Hydra cannot read, a sweep without an end, or one without values.
     """
-    where = where or f"from the command line: {text}"
+    where = where or f"{COMMAND_LINE}: {text}"
     simple = _simple(text, where)
     if simple is not None:
         return [simple]
@@ -70,7 +73,7 @@ def expand(text: str, *, where: str = "") -> list[Setting]:
     if not override.is_discrete_sweep():
         raise _refused(f"{text} has no list of values", where, "Write KEY=A,B,C or KEY=range(1,4)")
     name = override.get_key_element()  # with the sign of an addition
-    texts = [f"{name}={value}" for value in override.sweep_string_iterator()]
+    texts = [f"{name}={value}" for value in _values(override, text, where)]
     if not texts:
         raise _refused(f"{key} has no values", where, "Give it at least one")
     return [one for text in texts for one in _single(text, where)]
@@ -100,6 +103,25 @@ def write(key: str, value: Any, *, where: str = "") -> Setting:
 def keys_of(settings: Iterable[Setting]) -> set[str]:
     """The settings and groups that overrides name, without signs."""
     return {setting.key.lstrip("+~") for setting in settings}
+
+
+def _values(override: Any, text: str, where: str) -> list[str]:
+    """Return the values of a sweep as Hydra writes them, counted before any is made."""
+    from hydra.core.override_parser.types import Glob, RangeSweep
+
+    from llmsys_exp.config.groups import Groups
+
+    given = override.value()
+    if isinstance(given, Glob):
+        return given.filter(Groups.shipped().options(override.key_or_group))
+    if isinstance(given, RangeSweep):
+        if not given.step:
+            raise _refused(f"{text} has a step of 0", where, "Leave the step out, or give another")
+        count = ((given.stop or 0) - (given.start or 0)) / given.step
+        if not count <= MOST_POINTS:
+            why = f"{text} has {count:,.0f} values"
+            raise _refused(why, where, f"No more than {MOST_POINTS:,} points are planned")
+    return list(override.sweep_string_iterator())
 
 
 def _single(text: str, where: str) -> list[Setting]:
@@ -140,7 +162,10 @@ def _parse(text: str, where: str) -> Any:
         from llmsys_exp.config.groups import Groups
         from llmsys_exp.config.problems import override_problems
 
-        raise ConfigError(override_problems([text], Groups.shipped()) or [str(error)]) from error
+        problems = override_problems([text], Groups.shipped()) or [str(error)]
+        if not where.startswith(COMMAND_LINE):
+            problems = [str(one).replace(COMMAND_LINE, where, 1) for one in problems]
+        raise ConfigError(problems) from error
 
 
 def _key(override: Any) -> str:

@@ -31,6 +31,7 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
+from llmsys_exp.config.files import alias_problem
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.sweeps.points.settings import Setting, expand, keys_of, write
 from llmsys_exp.sweeps.search.asked import SECTIONS as SEARCH_SECTIONS
@@ -105,9 +106,10 @@ def sweep_of(content: Mapping[str, Any], name: str) -> SweepFile:
     unknown = [str(key) for key in content if key not in SECTIONS]
     if unknown:
         raise unknown_name("section of a sweep file", unknown[0], SECTIONS, where=name)
-    zipped = content.get("zip") or []
+    zipped = content.get("zip")
+    zipped = [] if zipped in (None, {}) else zipped if isinstance(zipped, list) else [zipped]
     axes = _grid(content.get("grid"), f"{name}, grid")
-    axes += [_zip(one, f"{name}, zip") for one in ([zipped] if isinstance(zipped, Mapping) else zipped)]
+    axes += [_zip(one, f"{name}, zip") for one in zipped]
     found = SweepFile(
         name=name,
         base=_mapping(content.get("base") or {}, f"{name}, base"),
@@ -159,6 +161,9 @@ def refuse_repeated(axes: Iterable[Axis], where: str) -> None:
 def _load(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
+        aliases = alias_problem(text, path.name, "a sweep file")
+        if aliases:
+            raise aliases[0]
         content = yaml.load(text, Loader=get_yaml_loader())  # a SafeLoader that refuses repeated keys
     except OSError as error:
         raise UserError(f"{path} cannot be read", why=error.strerror or "") from error

@@ -140,7 +140,7 @@ class Leases:
         held: list[int | None] = []
         for path in self._folder.glob(f"{slot.name}@*"):
             with suppress(FileNotFoundError):
-                if _is_locked(path):
+                if is_locked(path):
                     held.append(json.loads(path.read_text(encoding="utf-8")))
                 else:
                     path.unlink()
@@ -246,7 +246,8 @@ def cores(lease: Lease) -> set[int]:
     return {int(slot.value) for slot in lease.slots if slot.name.startswith("core-")}
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
