@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.reproduce.find import find_run
-from llmsys_exp.runs.listing import find_runs
+from llmsys_exp.reproduce.find import find_run, latest_folder
 from llmsys_exp.runs.paths import RunPaths
-
-LATEST = "latest"
-_LATEST = re.compile(rf"{LATEST}(?:~(\d{{1,6}}))?")
 
 
 def named_file(text: str, outputs: Path) -> Path:
@@ -24,10 +19,8 @@ def named_file(text: str, outputs: Path) -> Path:
     Raises:
         UserError: when there is none.
     """
-    match = _LATEST.fullmatch(text)
-    if match:
-        folder = _latest(outputs, int(match[1] or 0)).folder
-    else:
+    folder = latest_folder(text, outputs)
+    if folder is None:
         places = (Path(text).expanduser(), outputs / text)
         folder = next((one for one in places if RunPaths(one).job.is_file()), None)
     if folder is None:
@@ -46,16 +39,3 @@ def named_folder(text: str, outputs: Path) -> Path:
     if not RunPaths(folder).job.is_file():
         raise UserError("This is not a run folder", where=text, why="It holds no job.json")
     return folder
-
-
-def _latest(outputs: Path, before: int) -> RunPaths:
-    runs = find_runs(outputs)
-    if not runs:
-        raise UserError(
-            "There is no run here", where=str(outputs.absolute()), do="--outputs FOLDER looks elsewhere"
-        )
-    if before >= len(runs):
-        raise UserError(
-            f"{LATEST}~{before} is not there", why=f"{outputs} holds {len(runs)} run{'s'[: len(runs) - 1]}"
-        )
-    return runs[-1 - before].paths

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from llmsys_exp.launch.process import MARKER
+from llmsys_exp.report.console import clean
 
 BLOCK_BYTES = 1 << 16
 MOST_BYTES = 8 << 20
 """Of the end of a log that are looked at for its last lines."""
 _FIGURES = ("loss", "lr", "tokens_per_s")
-_CODES = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, moves
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
-    r"|[^\t\n -~\xa0-\U0010ffff]"
-)
-
-
-def clean(text: str) -> str:
-    r"""Return text of a log without what would steer a terminal; of a bar that was redrawn, its last state.
-
-    >>> clean("10 %\r20 %\n\x1b[31mred\x1b[0m")
-    '20 %\nred'
-    """
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _CODES.sub("", "\n".join(lines))
 
 
 def readable(data: bytes) -> list[str]:

@@ -83,7 +83,8 @@ def _taken(entry: Entry, dtype: str, ranks: int) -> Calibration | None:
     told = [
         f"{name.removesuffix('_gib').replace('_', ' ')} {value:.2f} GiB" for name, value in constants.items()
     ]
-    told += [] if speed is None else [f"seconds of a step x {speed:.2f} ({dtype})"]
+    if figure is not None and speed is not None:
+        told.append(f"seconds of a step x {speed:.2f} ({dtype}; {figure.low:.2f} to {figure.high:.2f})")
     source = f"{PREFIX} on {entry.date} from {_count(entry)}: {', '.join(told)}"
     return Calibration(**constants, speed_factor=speed, source=source)
 

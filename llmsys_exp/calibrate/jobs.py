@@ -48,7 +48,7 @@ def gpu_here() -> Device:
         raise UserError(
             "This machine has GPUs of several kinds",
             where=names,
-            do="Show one kind: CUDA_VISIBLE_DEVICES=NUMBERS, and use --from with runs of the other",
+            do="Train on each kind with launcher.gpus=[...], then: llmsys calibrate --from outputs",
         )
     return found[0]
 

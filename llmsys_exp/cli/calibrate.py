@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     if action == "--measure":
         files = _measured(outputs, rest, console)
     else:
-        from llmsys_exp.calibrate.named import manifests
+        from llmsys_exp.cli.calibrate_runs import manifests
 
         files = manifests(rest or [str(outputs)], outputs)
     return _keep(read_runs(files, _today()), options, console, is_dry=is_dry)

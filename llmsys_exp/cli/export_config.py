@@ -91,10 +91,10 @@ def _export(overrides: Sequence[str], values: Mapping[str, str], switches: set[s
 def _lossy(exported: Exported, to: str) -> UserError:
     from llmsys_exp.importers.text import shown
 
-    lines = [f"\n  {one.key}={shown(one.value)}: {one.why}. {one.do}" for one in exported.lost]
+    lines = [f"\n  {one.key}={shown(one.value)}: {one.why}. {one.do}".rstrip(". ") for one in exported.lost]
     count = "One setting changes" if len(lines) == 1 else f"{len(lines)} settings change"
     return UserError(
-        f"{count} what is learnt and cannot be said to {to}:{''.join(lines)}\n",
+        f"{count} what is learnt and cannot be said to {to}:{'.'.join(lines)}",
         do="Change them, or add --lossy to write it all the same",
     )
 

@@ -119,9 +119,7 @@ def _flags(verb: str) -> str:
     own = "\n".join(filter(None, (own, "" if verb in ("plan", "recommend") else _WORKER_FLAGS)))
     json_flag = "  --json                machine-readable result"
     if verb in CALIBRATED:
-        json_flag += (
-            f"\n  {NO_CALIBRATION:<21} plan without what `llmsys calibrate` has measured here"
-        )
+        json_flag += f"\n  {NO_CALIBRATION:<21} plan without what `llmsys calibrate` has measured here"
     shared = [] if verb == "recommend" else [_HYDRA_FLAGS]
     return "\n".join([*shared, json_flag, own])
 

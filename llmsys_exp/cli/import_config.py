@@ -79,7 +79,7 @@ def _import(
     from llmsys_exp.importers.registry import FORMATS
 
     path = target(values["-o"], force=force) if "-o" in values else None
-    words = tuple(shlex.split(values.get("--args", "")))
+    words = _words(values.get("--args", ""))
     imported = read(source, values.get("--format"), model=model_shape(overrides), arguments=words)
     experiment = build(imported, overrides)
     if path is not None:
@@ -95,6 +95,15 @@ def _import(
     console.line()
     console.line(_last_line(path, source, values))
     return EXIT_OK
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UserError(
+            f"--args cannot be read: {error}", do="Write it as for a shell: --args './out 2'"
+        ) from error
 
 
 def _last_line(path: Path | None, source: Path, values: dict[str, str]) -> str:

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmsys_exp.browse.named import named_file
 from llmsys_exp.cli.options import Options, split_options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_results import OUTPUT, check_page, tell_page
 from llmsys_exp.errors import EXIT_OK, UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.report.pages.layout import check_package, write_page
-from llmsys_exp.reproduce.find import find_run
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import FILE as SWEEP_FILE
 from llmsys_exp.sweeps.folder import SweepPaths
@@ -23,9 +23,10 @@ _HELP = """llmsys report - one page of a run, to open in a browser
 
 Usage:  llmsys report RUN [-o FILE.html] [--outputs FOLDER] [--json]
 
-RUN                 a run folder, its manifest.json or its id NAME/FOLDER; of a sweep's folder, its page
+RUN                 a run folder, its manifest.json, its id NAME/FOLDER, latest, or latest~1 for the one
+                    before it; of a sweep's folder, its page
 -o FILE.html        where to write it; report.html in the run folder by default
---outputs FOLDER    where ids are looked up (outputs)
+--outputs FOLDER    where ids and latest are looked up (outputs)
 
 The page holds all it needs and loads nothing: what came out beside the forecast, curves, settings with their
 reasons, environment, answers and commands. A run that was stopped or killed has one, too.
@@ -90,6 +91,11 @@ def _folder(text: str, outputs: Path) -> Path:
         UserError: when there is none.
     """
     for folder in (Path(text).expanduser(), outputs / text):
-        if RunPaths(folder).job.is_file() or (folder / WARM_CSV).is_file():
+        if (folder / WARM_CSV).is_file():
             return folder.absolute()
-    return find_run(text, outputs).parent
+    file = named_file(text, outputs)
+    paths = RunPaths(file.parent)
+    if file.name not in (SWEEP_FILE, *(one.name for one in (paths.manifest, paths.start, paths.job))):
+        do = f"Put it into a folder of its own as {paths.manifest.name}"
+        raise UserError("A page is made of a run folder", where=text, do=do)
+    return file.parent

@@ -14,7 +14,7 @@ from llmsys_exp.errors import EXIT_OK, UserError
 _HELP = """llmsys reproduce - run a recorded run again and compare what comes out with what was logged
 
 Usage
-  llmsys reproduce RUN [KEY=VALUE ...] [flags]     RUN: a run folder, a manifest file, or an id NAME/FOLDER
+  llmsys reproduce RUN [KEY=VALUE ...] [flags]     RUN: a folder, a manifest, an id NAME/FOLDER, latest
   llmsys reproduce SWEEP [--point N,...] [flags]   the points of a sweep, all that are done or some of them
   llmsys reproduce --from FILE [flags]             an experiment that another tool has logged
 

@@ -12,15 +12,14 @@ from pathlib import Path
 
 from llmsys_exp.browse.filters import Filters, read_condition, read_states, read_time
 from llmsys_exp.browse.points import SweepPoint, find_points
-from llmsys_exp.browse.tail import clean
 from llmsys_exp.cli.options import split_options, take_repeated, take_values, unknown_argument
-from llmsys_exp.errors import EXIT_OK, UserError, unknown_name
-from llmsys_exp.report.console import Console, duration, gib
+from llmsys_exp.errors import EXIT_OK, UserError, closest, unknown_name
+from llmsys_exp.report.console import Console, clean, duration, gib
 from llmsys_exp.runs.listing import FoundRun, RunRow, find_runs
 
 _HELP = """llmsys runs - list run folders; follow, show and clear away single ones
 
-Usage:  llmsys runs [FOLDER] [filters] [--sort KEY] [--reverse] [--limit N|all] [--json]
+Usage:  llmsys runs [list] [FOLDER] [filters] [--sort KEY] [--reverse] [--limit N|all] [--json]
         llmsys runs tail [RUN] [--follow] [--lines N]        the log of the newest run, or of one
         llmsys runs show RUN                                 what one run is and what came out
         llmsys runs prune [FOLDER] ...                       what may go, and with --yes its removal
@@ -47,6 +46,8 @@ _SORTS: dict[str, Callable[[RunRow], float | str | None]] = {
     "peak": lambda row: row.peak_bytes,
     "seconds": lambda row: row.seconds,
 }
+LIST = "list"
+"""A word that may be left out."""
 _COMMANDS = {"tail": "runs_tail", "show": "runs_show", "prune": "runs_prune"}
 
 
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_OK
     if rest and rest[0] in _COMMANDS:
         return import_module(f"llmsys_exp.cli.{_COMMANDS[rest[0]]}").run(rest[1:], options)
-    filters, rest = take_filters(rest)
+    filters, rest = take_filters(rest[1:] if rest[:1] == [LIST] else rest)
     values, rest = take_values(rest, {"--sort": "KEY", "--limit": "N"})
     is_reverse, rest = "--reverse" in rest, [text for text in rest if text != "--reverse"]
     outputs = take_folder(rest, [*FILTER_FLAGS, "--where", "--sort", "--reverse", "--limit"], "llmsys runs")
@@ -110,8 +111,11 @@ def take_folder(rest: Sequence[str], flags: Sequence[str], where: str) -> Path:
         raise unknown_argument([*unknown, *rest[1:]][0], [*flags, "--json", "--help"], where=where)
     outputs = Path(rest[0].removeprefix("paths.outputs=") if rest else "outputs")
     if rest and not outputs.is_dir():
+        near = "" if outputs.exists() else closest(rest[0], [LIST, *_COMMANDS])
         raise UserError(
-            "There is no such folder", where=str(outputs), do="Name the folder that paths.outputs names"
+            "This is no folder" if outputs.exists() else "There is no such folder",
+            where=str(outputs),
+            do=f"Did you mean llmsys runs {near}?" if near else "Name the folder that run folders are in",
         )
     return outputs
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from llmsys_exp.browse.named import named_folder
 from llmsys_exp.browse.sizes import size_of
-from llmsys_exp.browse.tail import clean
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.errors import EXIT_OK, UserError
-from llmsys_exp.report.console import Console
+from llmsys_exp.report.console import Console, clean
 from llmsys_exp.report.pages.run_facts import figure_cards, size_text
 from llmsys_exp.report.pages.run_settings import DEFAULT, settings_rows
 from llmsys_exp.runs.listing import FoundRun
@@ -66,6 +65,10 @@ def _show(console: Console, found: FoundRun, told: Told) -> None:
         header=("setting", "value", "why"),
     )
     notes = record["notes"]
+    if found.paths.manifest.exists() and not told.complete:
+        problems.insert(
+            0, "manifest.json cannot be read, so this is what start.json and the other files tell"
+        )
     for note in [*(notes if isinstance(notes, list) else ()), *problems]:
         console.line(console.style(f"  note: {clean(str(note))}", "yellow"))
 

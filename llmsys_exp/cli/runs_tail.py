@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmsys_exp.browse.named import LATEST, named_folder
+from llmsys_exp.browse.named import named_folder
 from llmsys_exp.browse.tail import added, last_lines
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.errors import (
@@ -18,6 +18,7 @@ from llmsys_exp.errors import (
     UserError,
 )
 from llmsys_exp.report.console import Console
+from llmsys_exp.reproduce.find import LATEST
 from llmsys_exp.runs.migrate import run_id
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.status import COMPLETE, FAILED, RUNNING, state_of

@@ -64,7 +64,7 @@ Examples
 _COMMANDS = {
     "run": ("sweep_new", "run"),
     "resume": ("sweep_go", "resume"),
-    "retry": ("sweep_go", "retry"),
+    "retry": ("sweep_retry", "retry"),
     "status": ("sweep_follow", "status"),
     "wait": ("sweep_follow", "wait"),
     "cancel": ("sweep_follow", "cancel"),

@@ -76,7 +76,6 @@ def wait(rest: Sequence[str], options: Options) -> int:
     """Wait until nothing of a sweep runs any more, and show where it stands then."""
     values, rest = take_values(rest, {"--timeout": "SECONDS"})
     _no_flags(rest, ["--timeout"], "wait")
-    folder = newest_sweep(rest, "wait")
     limit = values.get("--timeout", "inf")
     try:
         seconds = float(limit)
@@ -84,7 +83,7 @@ def wait(rest: Sequence[str], options: Options) -> int:
         seconds = -1.0
     if not seconds >= 0:
         raise UserError(f"--timeout {limit} is no number of seconds", where="llmsys sweep wait")
-    until = time.monotonic() + seconds
+    folder, until = newest_sweep(rest, "wait"), time.monotonic() + seconds
     if not _wait_until(SweepPaths(folder.absolute()), until):
         status([str(folder)], options)
         return EXIT_STOPPED

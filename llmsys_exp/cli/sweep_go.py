@@ -1,4 +1,4 @@
-"""The commands of `llmsys sweep` that run points of a sweep that is there: resume and retry."""
+"""Run what is left of a sweep: `llmsys sweep resume`, and what `run` and `retry` share with it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
-from llmsys_exp.cli.options import Options, take_repeated, take_values, unknown_argument
+from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_follow import newest_sweep, runner_of, status
 from llmsys_exp.cli.sweep_ray import check_cluster, check_ray, run_on_ray
 from llmsys_exp.cli.sweep_results import refresh
 from llmsys_exp.cli.sweep_slurm import check_slurm, submit_left
-from llmsys_exp.errors import ConfigError, UserError, unknown_name
-from llmsys_exp.launch import failure
+from llmsys_exp.errors import EXIT_USER, UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.files import disk_errors
-from llmsys_exp.runs.lock import locked
+from llmsys_exp.runs.lock import StillHeld, locked
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, open_sweep
-from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED, PointState
+from llmsys_exp.sweeps.ledger.ledger import PointState
 from llmsys_exp.sweeps.ledger.searching import SearchLedger
 from llmsys_exp.sweeps.ledger.settle import AGAIN, reopen
 from llmsys_exp.sweeps.running.lease import leases_here
@@ -39,33 +39,11 @@ SWITCHES = ("--fail-fast", "--pack", "--detach")
 def resume(rest: list[str], options: Options) -> int:
     """Run what is left of a sweep, or what a search is to have more."""
     values, rest = take_values(rest, {"--trials": "N"})
-    paths, sweep, how, detach = _opened(rest, "resume")
+    paths, sweep, how, detach = opened(rest, "resume")
     if "--trials" in values:
         _extend(paths, sweep, number_of("--trials", values["--trials"], int))
     if runner_of(paths) is None:
         reopen(sweep.ledger(paths), AGAIN)
-    return go(paths, sweep, how, options, detach=detach)
-
-
-def retry(rest: list[str], options: Options) -> int:
-    """Plan failed points again, perhaps with other settings, and run them."""
-    settings, rest = take_repeated(rest, "--set", "KEY=VALUE")
-    values, rest = take_values(rest, {"--only": "KIND"})
-    paths, sweep, how, detach = _opened(rest, "retry")
-    _check_settings(settings)
-    ledger = sweep.ledger(paths)
-    states = ledger.states().values()
-    there = {str(now.fields.get("kind")) for now in states if now.state == FAILED}
-    there |= {SKIPPED for now in states if now.state == SKIPPED}
-    wanted = set(values["--only"].split(",")) if "--only" in values else there - {SKIPPED}
-    _check_kinds(wanted, there)
-    numbers = reopen(ledger, wanted, settings)
-    console = console_of(options)
-    if not numbers:
-        kinds = f"; there are {', '.join(sorted(there))}" if there else ""
-        console.line(f"No point has failed in that way{kinds}")
-    else:
-        console.line(f"Planned again: {', '.join(map(str, numbers))}")
     return go(paths, sweep, how, options, detach=detach)
 
 
@@ -79,8 +57,7 @@ def go(
     console = console_of(options)
     busy = runner_of(paths)
     if busy is not None:
-        console.line(f"Process {busy} runs this sweep already and takes up what is planned: {paths.folder}")
-        return 0
+        return _tell_busy(paths, busy, console)
     supply = None if sweep.search is None else _supply(sweep, how, console)
     if how.slurm is not None:
         return submit_left(paths, sweep, how, options)
@@ -91,16 +68,29 @@ def go(
             check_cluster(paths, sweep, how)
         return _detach(paths, how, options)
     console.line(f"Sweep folder: {paths.folder}")
-    with locked(paths.lock):
-        try:
-            if how.ray is None:
-                _run_here(paths, sweep, how, console, supply)
-            else:
-                run_on_ray(paths, sweep, how, console)
-        finally:
-            refresh(paths, sweep, console)
+    try:
+        with locked(paths.lock):
+            try:
+                if how.ray is None:
+                    _run_here(paths, sweep, how, console, supply)
+                else:
+                    run_on_ray(paths, sweep, how, console)
+            finally:
+                refresh(paths, sweep, console)
+    except StillHeld:  # another one was faster
+        return _tell_busy(paths, runner_of(paths), console)
+    except KeyboardInterrupt:  # it says how to go on
+        console.line()
+        status([str(paths.folder)], options)
+        raise
     console.line()
     return status([str(paths.folder)], options)
+
+
+def _tell_busy(paths: SweepPaths, busy: int | None, console: Console) -> int:
+    who = "Another process" if busy is None else f"Process {busy}"
+    console.line(f"{who} runs this sweep already and takes up what is planned: {paths.folder}")
+    return 0
 
 
 def check_here(sweep: Sweep, how: RunOptions, states: dict[int, PointState]) -> None:
@@ -158,25 +148,31 @@ def _detach(paths: SweepPaths, how: RunOptions, options: Options) -> int:
     # `wait` right after this has to find it at work
     while runner_of(paths) != process.pid and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
+    if process.poll() in (1, EXIT_USER):
+        what = "The process that was to run the sweep has ended"
+        raise UserError(what, where=str(paths.folder), do=f"{paths.log} says why")
+    runner = runner_of(paths) or process.pid  # another one may have been faster
     if options.json:
-        sys.stdout.write(json.dumps({"folder": str(paths.folder), "runner": process.pid}) + "\n")
+        sys.stdout.write(json.dumps({"folder": str(paths.folder), "runner": runner}) + "\n")
     else:
         console = console_of(options)
-        console.line(f"Process {process.pid} runs the sweep in {paths.folder}")
+        console.line(f"Process {runner} runs the sweep in {paths.folder}")
         for word in ("status", "wait", "cancel"):
-            console.line(f"  llmsys sweep {word} {paths.folder}")
+            console.line(f"  llmsys sweep {word} {quote(str(paths.folder))}")
     return 0
 
 
-def _opened(rest: list[str], command: str) -> tuple[SweepPaths, Sweep, RunOptions, bool]:
+def opened(rest: list[str], command: str) -> tuple[SweepPaths, Sweep, RunOptions, bool]:
     """Read the folder and the flags of a sweep that is there."""
     values, rest = take_values(rest, VALUES)
     switches, rest = take_switches(rest, SWITCHES)
     refuse_flags(rest, [*VALUES, *SWITCHES], command)
     paths, sweep = open_sweep(newest_sweep(rest, command))
     try:
-        os.chdir(sweep.started_in)
         recorded = RunOptions(**sweep.options)
+        if not (isinstance(recorded.jobs, int | None) and isinstance(recorded.timeout_s, int | float | None)):
+            raise TypeError("jobs or timeout_s is no number")
+        os.chdir(sweep.started_in)
     except OSError as error:
         why, do = f"Relative paths begin at {sweep.started_in}: {error.strerror}", "Make it again"
         raise UserError("The folder that this sweep was started in is gone", why=why, do=do) from error
@@ -225,25 +221,6 @@ def refuse_flags(rest: Sequence[str], valid: Sequence[str], command: str) -> Non
     flags = [text for text in rest if text.startswith("-")]
     if flags:
         raise unknown_argument(flags[0], [*valid, "--json"], where=f"llmsys sweep {command}")
-
-
-def _check_settings(settings: Sequence[str]) -> None:
-    from llmsys_exp.config.compose import find_problems
-
-    for text in settings:
-        if "=" not in text:
-            raise UserError(f"--set {text} is no setting", do="Write --set KEY=VALUE")
-    problems = find_problems(list(settings)) if settings else []
-    if problems:
-        raise ConfigError(problems)
-
-
-def _check_kinds(wanted: set[str], there: set[str]) -> None:
-    """Refuse what is no kind of failure; workers have some of their own, which `there` names."""
-    known = [failure.OOM_GPU, failure.OOM_HOST, failure.CONFIG, failure.DATA, failure.DISK, failure.KILLED]
-    known += [failure.NCCL, failure.TIMEOUT, failure.BUG, failure.OTHER, "stopped", "does_not_fit", SKIPPED]
-    for kind in sorted(wanted - set(known) - there):
-        raise unknown_name("kind of failure", kind, known, where="--only", limit=len(known))
 
 
 def console_of(options: Options) -> Console:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_follow import newest_sweep
@@ -109,7 +110,7 @@ def refresh(paths: SweepPaths, sweep: Sweep, console: Console) -> None:
     except UserError as error:
         notes, results = [f"No table: {error}"], None
     if results is not None and results.rows:
-        console.line(f"Table: {paths.folder / CSV}   Page: llmsys sweep report {paths.folder}")
+        console.line(f"Table: {paths.folder / CSV}   Page: llmsys sweep report {quote(str(paths.folder))}")
     for note in notes:
         console.line(console.style(f"note: {note}", "yellow"))
 

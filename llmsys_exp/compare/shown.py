@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from llmsys_exp.browse.tail import clean
 from llmsys_exp.compare.comparison import Comparison
 from llmsys_exp.compare.curves import curve_rows
 from llmsys_exp.compare.evidence import VERSION, EvidenceRow
 from llmsys_exp.compare.settings import CHOSEN, UNKNOWN, SettingRow
 from llmsys_exp.compare.subjects import Subject
-from llmsys_exp.report.console import Console
+from llmsys_exp.report.console import Console, clean
 from llmsys_exp.report.pages.layout import shown
 from llmsys_exp.reproduce.drift import Effect, short
 

@@ -87,7 +87,8 @@ def _scalar(kinds: tuple[Any, ...], value: Any) -> tuple[bool, Any]:
     for kind in kinds:
         if kind is Any or (kind is _NOTHING and value is None):
             return True, value
-        if isinstance(kind, type) and issubclass(kind, Enum) and value in kind.__members__:
+        is_word = isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str)
+        if is_word and value in kind.__members__:
             return True, kind[value]
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return True, float(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,6 +17,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from llmsys_exp.config.experiment_path import GROUP as EXPERIMENT
+from llmsys_exp.config.experiment_path import SUFFIX
 from llmsys_exp.config.groups import Groups
 from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import settings_tree
@@ -181,6 +184,8 @@ def _wrong_option(group: str, option: str, groups: Groups, where: str) -> UserEr
         name for name in settings_tree().children(group) if name in ("stage", "kind", "policy", "gpu")
     ]
     near = closest(option, groups.options(group))
+    if group == EXPERIMENT and option.endswith(SUFFIX) and Path(option).is_file():
+        return UserError(problem.what, where=where, do=f"For the file write {group}=./{option}")
     if near or not same_name:
         return problem
     return UserError(

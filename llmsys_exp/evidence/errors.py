@@ -17,7 +17,9 @@ def noted(notes: list[str], what: str, find: Callable[[], T], otherwise: T) -> T
     try:
         return find()
     except EvidenceError as error:
-        notes.append(f"{what}: {error}")
+        note = f"{what}: {error}"
     except Exception as error:  # whatever is wrong with a driver or a repository, the run goes on
-        notes.append(f"{what}: {type(error).__name__}: {error}")
+        note = f"{what}: {type(error).__name__}: {error}"
+    if note not in notes:
+        notes.append(note)
     return otherwise

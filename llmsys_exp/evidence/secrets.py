@@ -54,15 +54,24 @@ _KNOWN = {
     "sk-": re.compile(r"\bsk-[A-Za-z0-9_-]{20}"),
     "xox": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10}"),
     "AIza": re.compile(r"\bAIza[0-9A-Za-z_-]{35}"),
+    "nvapi-": re.compile(r"\bnvapi-[A-Za-z0-9_-]{40}"),
+    "hooks.slack.com/": re.compile(r"hooks\.slack\.com/services/\w+/\w+/\w{16}"),
     "pypi-": re.compile(r"\bpypi-[A-Za-z0-9_-]{40}"),
     "eyJ": re.compile(r"\beyJ[A-Za-z0-9_-]{10,500}\.eyJ[A-Za-z0-9_-]{10}"),
 }
 """Beginnings of keys of well-known services, with the whole pattern."""
 _ADDRESS = "://"
 _IN_ADDRESS = re.compile(r"://[^/\s:@]{1,80}:([^/\s@]{3,200})@")
+_UNNAMED = (
+    (("bearer ", "token ", "basic "), re.compile(r"\w+[ \t]+([A-Za-z0-9._~+/=-]{16,400})")),
+    (("-key ", "_key ", "-token ", "_token "), re.compile(r"[-_]\w+[ \t]+[\"']?([^\s\"']{16,400})")),
+    (("login(",), re.compile(r"login\([ \t]*(?:key|token)?[ \t]*=?[ \t]*[\"']([^\s\"']{16,400})")),
+)
+"""Marks, and a value behind them without a name and `=`: headers, arguments of commands, Dockerfiles."""
+_NETRC = re.compile(r"login[ \t]+\S{1,200}[\s+-]+password[ \t]+(\S{3,400})")
 _NAMED = re.compile(
     r"(?i)(?<![a-z])(pass(?:word|wd|phrase)|secret(?:[_-]?key)?|api[_-]?key|access[_-]?key|private[_-]?key"
-    r"|(?:auth|access|api|hub|bearer)[_-]?token|token)[\"']?[ \t]{0,8}(?::=|[:=])[ \t]{0,8}"
+    r"|(?:auth|access|api|hub|bearer)[_-]?token|token)[\"']?\]?[ \t]{0,8}(?::=|[:=])[ \t]{0,8}"
     r"(?:\"([^\"\s]{6,400})\"|'([^'\s]{6,400})'|([^\s\"',;#]{6,400})[ \t]*(?=[\r\n,;#]|$))",
     re.MULTILINE,
 )
@@ -104,6 +113,16 @@ def holds_secret(text: str, *, suffix: str = "") -> bool:
         return True
     # a byte a character, so that places are the same in both
     lowered = text.encode("latin-1", "replace").lower().decode("latin-1")
+    if any(not _STAND_IN.match(one[1]) for one in _matches(lowered, "login", _NETRC, text)):
+        return True
+    bare = (
+        one[1]
+        for marks, pattern in _UNNAMED
+        for mark in marks
+        for one in _matches(lowered, mark, pattern, text)
+    )
+    if any(_is_random(one) and not _STAND_IN.match(one) and "(" not in one for one in bare):
+        return True
     named = (one for name in _NAMES for one in _matches(lowered, name, _NAMED, text))
     return any(_is_real(one, in_code=suffix in _CODE) for one in named)
 
@@ -129,10 +148,14 @@ def _is_real(found: re.Match[str], *, in_code: bool) -> bool:
         return False
     if bare and in_code:
         return False
-    mixed = any(one.isdigit() for one in value) and any(one.isalpha() for one in value)
     if found[1].lower().startswith("pass"):
         return quoted is not None or not any(one in value for one in "([{")
-    return mixed and len(value) >= 16 and _bits(value) > 3 and "(" not in value
+    return _is_random(value) and "(" not in value
+
+
+def _is_random(value: str) -> bool:
+    mixed = any(one.isdigit() for one in value) and any(one.isalpha() for one in value)
+    return mixed and len(value) >= 16 and _bits(value) > 3
 
 
 def _bits(value: str) -> float:

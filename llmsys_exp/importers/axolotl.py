@@ -59,7 +59,7 @@ def read(path: Path, content: Mapping[str, Any], sheet: Sheet) -> Imported:
 def _check_kind(sheet: Sheet) -> None:
     where = str(sheet.source)
     if not sheet.has("base_model"):
-        raise UserError("The file names no model", where=where, do="Add base_model")
+        raise sheet.lacks("base_model")
     for key, what in (("rl", "learning from preferences or rewards"), ("reward_model", "a reward model"),
                       ("process_reward_model", "a reward model")):  # fmt: skip
         if sheet.take(key) not in (None, False):
@@ -113,6 +113,11 @@ def _put_method(sheet: Sheet) -> None:
     adapter, four, eight = sheet.word("adapter"), sheet.flag("load_in_4bit"), sheet.flag("load_in_8bit")
     if adapter is None:
         sheet.choose("method", "full")
+        if sheet.settings["training.dtype"] != "fp32" and not sheet.has("deepspeed"):
+            sheet.note(
+                "full, without DeepSpeed: axolotl trains the 16-bit weights themselves; llmsys keeps an fp32 "
+                "copy beside them, 4 bytes a parameter more"
+            )
         for key in [one for one in sheet.given if one.startswith("lora_") and sheet.has(one)]:
             sheet.tell(key, "no adapter is trained", matters=False)
         if four or eight:

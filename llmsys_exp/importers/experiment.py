@@ -15,6 +15,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.importers.hardware import hardware_option
 from llmsys_exp.importers.imported import Imported, Unmapped
 from llmsys_exp.plan import Plan, resolve
+from llmsys_exp.report.console import clean
 
 HARDWARE = "hardware"
 MOST_COMMENT = 100
@@ -152,7 +153,7 @@ def _comment(imported: Imported) -> str:
     if imported.lost:
         lines.append("Not carried over:")
         lines += [f"  {one.key}: {one.why}" for one in imported.lost[:MOST_COMMENT]]
-    return "\n".join(" ".join(line.splitlines()) for line in lines)
+    return "\n".join(" ".join(clean(line).splitlines()) for line in lines)  # YAML has no control characters
 
 
 def command(path: Path) -> str:

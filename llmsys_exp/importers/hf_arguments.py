@@ -47,13 +47,14 @@ def put_trainer_arguments(sheet: Sheet, *, default_scheduler: str = "linear") ->
     sheet.put("seed", sheet.count("seed", 42))
     if sheet.flag("full_determinism"):
         sheet.put("training.deterministic", True)
-    if sheet.flag("group_by_length") or sheet.word("train_sampling_strategy") == "group_by_length":
+    by_length = sheet.word("train_sampling_strategy") == "group_by_length"
+    if sheet.flag("group_by_length") or by_length:
         sheet.put("data.group_by_length", True)
     if sheet.take("resume_from_checkpoint", False) not in (False, "false"):
         sheet.tell(
             "resume_from_checkpoint", "checkpoints of other tools cannot be gone on with", "Start anew"
         )
-    if sheet.flag("use_cpu") or sheet.flag("no_cuda"):
+    if sheet.any_flag("use_cpu", "no_cuda"):
         sheet.choose("hardware", "cpu")
 
 
@@ -186,8 +187,8 @@ def _put_saving(sheet: Sheet) -> None:
 
 def put_evaluation(sheet: Sheet, *, has_rows: bool) -> None:
     """Map evaluation in mid-training, for which there must be held-out rows."""
-    strategy = sheet.word("eval_strategy") or sheet.word("evaluation_strategy") or "no"
-    sheet.take("evaluation_strategy")
+    older = sheet.word("evaluation_strategy")
+    strategy = sheet.word("eval_strategy") or older or "no"
     every = sheet.number("eval_steps")
     if strategy == "steps" and has_rows and every is not None and every >= 1:
         sheet.put("training.evaluate_every", int(every))

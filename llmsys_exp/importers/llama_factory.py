@@ -52,7 +52,7 @@ def _model_name(sheet: Sheet) -> str:
         what = "The file is in the newer form of LLaMA-Factory (v1), which is not read"
         raise UserError(what, where=str(sheet.source), do="Give the older one, with model_name_or_path")
     if name is None:
-        raise UserError("The file names no model", where=str(sheet.source), do="Add model_name_or_path")
+        raise sheet.lacks("model_name_or_path")
     return name
 
 
@@ -163,7 +163,7 @@ def _put_network(sheet: Sheet) -> None:
     if not off:
         reentrant = sheet.flag("use_reentrant_gc", True)
         sheet.put("training.checkpointing", "reentrant" if reentrant else "non_reentrant")
-    sheet.put("training.liger", sheet.flag("enable_liger_kernel") or sheet.flag("use_liger_kernel"))
+    sheet.put("training.liger", sheet.any_flag("enable_liger_kernel", "use_liger_kernel"))
 
 
 def _put_deepspeed(sheet: Sheet) -> None:

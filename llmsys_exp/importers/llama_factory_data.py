@@ -19,7 +19,8 @@ def put_data(sheet: Sheet, stage: str) -> None:
         put_rows(sheet, names[0], key="dataset")
     elif names:
         put_entry(sheet, names[0], folder, key="dataset")
-    packing = sheet.flag("neat_packing") or sheet.flag("packing", stage == "pt")
+    packs, packs_apart = sheet.flag("packing", stage == "pt"), sheet.flag("neat_packing")
+    packing = packs or packs_apart  # both are read, whichever decides
     _put_length(sheet, stage, packing)
     _put_heldout(sheet, folder)
     _put_template(sheet)

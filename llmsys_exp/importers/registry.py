@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -96,10 +96,22 @@ def _mapping(file: Path, content: Any, format: str | None, model: Mapping[str, A
     if not isinstance(content, dict):
         raise _unknown(file)
     keys = {str(key) for key in content}
-    found = FORMATS[format] if format else next((one for one in MAPPINGS if keys & set(one.keys)), None)
+    fitting = [one for one in MAPPINGS if keys & set(one.keys)]
+    if not format:
+        _check_one(fitting, keys, file)
+    found = FORMATS[format] if format else next(iter(fitting), None)
     if found is None:
         raise _unknown(file)
     return found.reader()(file, content, Sheet(content, file, model=model))
+
+
+def _check_one(fitting: Sequence[Format], keys: set[str], file: Path) -> None:
+    """Refuse a file with keys of two tools; the Trainer's arguments are also keys of the others."""
+    tools = [one for one in fitting if one.name != "training_arguments"]
+    if len(tools) > 1:
+        named = " and ".join(f"{next(key for key in one.keys if key in keys)} of {one.name}" for one in tools)
+        do = "Take the others out, or name the format that counts with --format"
+        raise UserError(f"The file holds {named}", where=str(file), do=do)
 
 
 def _check_kind(format: str | None, valid: tuple[str, ...], file: Path) -> None:

@@ -73,12 +73,17 @@ def _check_known(command: Found, launch: Launch, path: Path) -> None:
             where=str(path),
             do="Write the command with its values into a file of its own; llmsys sweep runs many points",
         )
-    unknown = [key for key, value in launch.flags.items() if UNKNOWN in str(value)]
+    unknown = [key for key, value in launch.flags.items() if any(UNKNOWN in one for one in _texts(value))]
     if unknown:
         raise UserError(
-            f"The values of --{', --'.join(unknown)} come from running a command", where=str(path),
-            why="A script is read, never run", do="Write the values into the script",
+            f"What follows --{', --'.join(unknown)} is not known before the script runs", where=str(path),
+            why="A script is read, never run: $(...), arrays and variables that are set elsewhere are not "
+            "followed", do="Write the values into the script",
         )  # fmt: skip
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [str(value)]
 
 
 def _translate(launch: Launch, path: Path, sheet: Sheet) -> Imported:

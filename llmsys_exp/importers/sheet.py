@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError, closest
+from llmsys_exp.evidence.secrets import holds_secret
 from llmsys_exp.importers.imported import Imported, Unmapped
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -59,6 +61,11 @@ class Sheet:
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
         raise self._wrong(key, value, "true or false")
+
+    def any_flag(self, *keys: str) -> bool:
+        """Return whether one is on; each is read, so that none of them looks unknown."""
+        read = [self.flag(key) for key in keys]
+        return any(read)
 
     def number(self, key: str, default: float | None = None) -> float | None:
         """Return a number; YAML 1.1 reads `1e-4` as a text, which counts as one."""
@@ -121,7 +128,8 @@ class Sheet:
         """Add a key to what could not be mapped."""
         self._taken.add(key)
         held = self.given.get(key) if value is None else value
-        self.unmapped.append(Unmapped(key, "(not shown)" if _SECRET.search(key) else held, why, do, matters))
+        hidden = bool(_SECRET.search(key)) or holds_secret(str(held))
+        self.unmapped.append(Unmapped(key, "(not shown)" if hidden else held, why, do, matters))
 
     def rest(self, reasons: Mapping[str, str], known: Collection[str], *, tool: str) -> None:
         """Account for every key that nobody took.
@@ -155,8 +163,22 @@ class Sheet:
         advice = "" if off else do
         self.tell(key, why or "changes nothing that is learnt", advice, value=value, matters=matters)
 
+    def lacks(self, key: str) -> UserError:
+        """Describe a key that has to be there, and name one of the file that looks like it."""
+        near = get_close_matches(key, self.given, n=1, cutoff=0.8)
+        do = f"Did you mean {key} by {near[0]}?" if near else f"Add {key}"
+        return UserError("The file names no model", where=str(self.source), do=do)
+
     def done(self, name: str, *, logs: Collection[Path] = ()) -> Imported:
-        """Return the result."""
+        """Return the result.
+
+        Raises:
+            UserError: when a value would be looked up where the other tool takes it as it stands.
+        """
+        for setting, value in self.settings.items():
+            if "${" in str(value):
+                what = f"{setting} would be {value}, which llmsys looks up when it starts"
+                raise UserError(what, where=str(self.source), do="Write the value itself into the file")
         return Imported(
             name,
             self.source,

@@ -53,6 +53,8 @@ class _Branch:
     state: bool | None
     taken: bool | None = None
     kind: str = "if"
+    asks: bool = False
+    """Whether what stands here is the condition of the `if`."""
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Shell:
     def _keyword(self, name: str, words: list[Word]) -> bool:
         """Move in or out of a branch; return whether a command follows the keyword."""
         if name in ("if", "while", "until"):
-            self._stack.append(_Branch(None, kind=name))
+            self._stack.append(_Branch(None, kind=name, asks=name == "if"))
             return True
         if name in ("for", "select", "case"):
             if len(words) > 1 and name != "case":
@@ -111,6 +113,7 @@ class Shell:
         if not self._stack or self._stack[-1].kind != "if":
             return has_more
         branch = self._stack[-1]
+        branch.asks = name == "elif"
         if name == "then":
             branch.state = self._status if branch.taken is not True else False
             branch.taken = _either(branch.taken, branch.state)
@@ -122,7 +125,8 @@ class Shell:
 
     def _state(self) -> bool | None:
         """Whether a command here is run."""
-        states = [one.state for one in self._stack if not self._is_condition(one)]
+        # the innermost `if` is not decided while its condition is read
+        states = [one.state for one in self._stack if not (one.asks and one is self._stack[-1])]
         if self._before == "&&":
             states.append(self._status)
         elif self._before == "||":
@@ -130,14 +134,6 @@ class Shell:
         if False in states:
             return False
         return None if None in states else True
-
-    def _is_condition(self, branch: _Branch) -> bool:
-        return (
-            branch is self._stack[-1]
-            and branch.kind == "if"
-            and branch.state is None
-            and branch.taken is None
-        )
 
     def _simple(self, words: list[Word]) -> None:
         state = self._state()
@@ -213,7 +209,8 @@ class Shell:
         name, operator, other = match.groups()
         value = self._lookup(name)
         if operator is None:
-            return value or ""
+            # an argument that is not given is empty; a variable may come from outside
+            return value if value is not None else "" if name.isdigit() else UNKNOWN
         if operator.endswith("+"):
             return self._value(other) if value else ""
         return value if value else self._value(other)

@@ -7,7 +7,7 @@ from typing import Any
 from llmsys_exp.importers.experiment import Experiment
 from llmsys_exp.importers.imported import Imported
 from llmsys_exp.importers.writers.exported import Exported
-from llmsys_exp.report.console import Console
+from llmsys_exp.report.console import Console, clean
 from llmsys_exp.report.plan_text import show_verdict
 
 MOST_VALUE = 44
@@ -16,7 +16,7 @@ MOST_VALUE = 44
 def show_import(console: Console, experiment: Experiment, title: str) -> None:
     """Write all of it."""
     imported = experiment.imported
-    console.line(f"{imported.source.name}: {title}")
+    console.line(f"{_plain(imported.source.name)}: {title}")
     console.title("Settings")
     pairs = [*imported.groups.items(), *imported.settings.items()]
     console.table([(key, shown(value)) for key, value in pairs])
@@ -24,7 +24,7 @@ def show_import(console: Console, experiment: Experiment, title: str) -> None:
     if imported.notes:
         console.title("Means something else here, or stands in")
         for note in imported.notes:
-            console.table([("-", note)])
+            console.table([("-", _plain(note))])
     _show_plan(console, experiment)
 
 
@@ -33,14 +33,15 @@ def _show_lost(console: Console, imported: Imported) -> None:
     if lost:
         console.title("Could not be mapped")
         rows = [
-            (one.key, shown(one.value), f"{_sentence(one.why)} {_sentence(one.do)}".strip()) for one in lost
+            (_plain(one.key), shown(one.value), f"{_sentence(one.why)} {_sentence(one.do)}".strip())
+            for one in lost
         ]
         console.table(rows, header=("key", "value", "why, and what to do"))
     if harmless:
         console.title("Left out, since it changes nothing that is learnt")
         advised = [one for one in harmless if one.do]
-        console.table([(one.key, f"{_sentence(one.why)} {_sentence(one.do)}") for one in advised])
-        console.table([(", ".join(one.key for one in harmless if not one.do),)])
+        console.table([(_plain(one.key), f"{_sentence(one.why)} {_sentence(one.do)}") for one in advised])
+        console.table([(", ".join(_plain(one.key) for one in harmless if not one.do),)])
 
 
 def _show_plan(console: Console, experiment: Experiment) -> None:
@@ -63,11 +64,17 @@ def shown(value: Any) -> str:
     elif isinstance(value, float):
         text = f"{value:g}"
     else:
-        text = " ".join(str(value).split())
+        text = _plain(str(value))
     return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
 
 
+def _plain(text: str) -> str:
+    """Return one line without what would steer a terminal: the file may come from anywhere."""
+    return " ".join(clean(text).split())
+
+
 def _sentence(text: str) -> str:
+    text = _plain(text)
     if not text:
         return ""
     capital = (

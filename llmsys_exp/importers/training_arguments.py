@@ -112,7 +112,8 @@ def _put_data(sheet: Sheet) -> None:
 def _put_method(sheet: Sheet) -> None:
     rank = sheet.count("lora_r")
     wanted = sheet.flag("use_peft", rank is not None and sheet.groups.get("method") != "full")
-    bits = 4 if sheet.flag("load_in_4bit") else 8 if sheet.flag("load_in_8bit") else None
+    in_4, in_8 = sheet.flag("load_in_4bit"), sheet.flag("load_in_8bit")
+    bits = 4 if in_4 else 8 if in_8 else None
     if sheet.groups.get("method"):  # an adapter beside the arguments has said so
         return
     if not wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ from planner.units import GIB, MIB
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 VERDICT_STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
 LEAST_WRAP = 20
+_CODES = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, moves
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
+    r"|[^\t\n -~\xa0-\U0010ffff]"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,16 @@ class Console:
         """Write aligned columns; `right` lists those flush right; the last column wraps."""
         for index, text in enumerate(format_table(rows, header=header, right=right, width=self.width)):
             self.line(self.style(text, "dim") if header and index == 0 else text)
+
+
+def clean(text: str) -> str:
+    r"""Return text of a log without what would steer a terminal; of a bar that was redrawn, its last state.
+
+    >>> clean("10 %\r20 %\n\x1b[31mred\x1b[0m")
+    '20 %\nred'
+    """
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _CODES.sub("", "\n".join(lines))
 
 
 def mib(size_bytes: float) -> str:

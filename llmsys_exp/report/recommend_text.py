@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmsys_exp.calibrate.apply import PREFIX as CALIBRATED
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.recommend import Advice
 from llmsys_exp.report.console import Console, gib
@@ -26,13 +27,17 @@ def show_advice(console: Console, advice: list[Advice]) -> None:
             console.line("  " + _nothing(item))
         for miss in item.faster:
             console.line("  " + _missed(item, miss))
+    answers = [answer for item in advice if item.found is not None for answer in item.found.answers]
+    notes = [note for answer in answers for note in answer.forecast.notes if note.startswith(CALIBRATED)]
     on_cpu = any(item.config.hardware.gpu == CPU for item in advice)
-    times = "Times on a CPU only rank the settings." if on_cpu else "Times are estimates."
+    times = "Times on a CPU only rank the settings." if on_cpu and not notes else "Times are estimates."
     console.line()
     console.line(
         "Batch: micro-batch x accumulation on each GPU. Needs, left: GiB of one GPU; host: GiB of a node's "
         f"main memory. {times}"
     )
+    for note in dict.fromkeys(notes):
+        console.line(f"{note}.")
 
 
 def describe(case: TrainingCase) -> str:

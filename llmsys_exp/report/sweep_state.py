@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_JOB_FAILED, EXIT_OK, EXIT_STOPPED
@@ -82,8 +83,10 @@ def show_sweep(
     said = told(sweep, states, time_left(sweep, states) if by else None)
     console.line(f"{sweep.name}: {said}")
     console.line(f"  {paths.folder}")
-    is_open = left or {PLANNED, LOST, RUNNING} & set(counts(states))
-    for line in by or (["nobody runs it now"] if is_open else []):
+    found = set(counts(states))
+    alone = ["what runs goes on by itself; nobody starts further points"] if RUNNING in found else []
+    nobody = ["nobody runs it now"] if left or {PLANNED, LOST} & found else []
+    for line in by or alone or nobody:
         console.line(f"  {line}")
     quiet = (PLANNED, DONE)
     chosen = [now for now in states.values() if everything or state_of_point(now) not in quiet]
@@ -116,16 +119,16 @@ def exit_code(states: States, *, left: bool = False) -> int:
 
 
 def _show_way_on(console: Console, paths: SweepPaths, states: States, *, left: bool) -> None:
-    failed = sorted({str(now.fields.get("kind")) for now in states.values() if now.state == FAILED} - AGAIN)
-    left = exit_code(states, left=left) == EXIT_STOPPED or {PLANNED, LOST} & set(counts(states))
+    kinds = {str(now.fields.get("kind")) for now in states.values() if now.state == FAILED}
+    failed = sorted(kinds - AGAIN)
+    left = left or bool(kinds & AGAIN or {PLANNED, LOST} & set(counts(states)))
+    folder = quote(str(paths.folder))
     if left or failed:
         console.line()
     if left:
-        console.line(f"Go on:        llmsys sweep resume {paths.folder}")
+        console.line(f"Go on:        llmsys sweep resume {folder}")
     if failed:
-        console.line(
-            f"Try again:    llmsys sweep retry {paths.folder} --only {','.join(failed)} --set KEY=VALUE"
-        )
+        console.line(f"Try again:    llmsys sweep retry {folder} --only {','.join(failed)} --set KEY=VALUE")
 
 
 def _row(sweep: Sweep, now: PointState) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from llmsys_exp.reproduce.check import Checked, check
 from llmsys_exp.reproduce.code_of_then import Order, check_code, rerun_with_code
 from llmsys_exp.reproduce.drift import NUMBERS_PARTS, Drift, Effect, most_serious_first
 from llmsys_exp.reproduce.environment import write_requirements
-from llmsys_exp.reproduce.find import find_run, is_sweep
+from llmsys_exp.reproduce.find import find_run, is_sweep, latest_folder
 from llmsys_exp.reproduce.guard import check_secrets, check_settings, without_powers
 from llmsys_exp.reproduce.judge.relation import relation_of
 from llmsys_exp.reproduce.judge.row import Row, parts_of
@@ -77,7 +77,8 @@ class Outcome:
 
 def reproduce(asked: Asked) -> int:
     """Do what the command line asks for and return the exit code."""
-    file = find_run(str(asked.run), asked.outputs or OUTPUTS.absolute())
+    outputs = asked.outputs or OUTPUTS.absolute()
+    file = find_run(str(latest_folder(str(asked.run), outputs) or asked.run), outputs)
     if is_sweep(file):
         from llmsys_exp.reproduce.sweep import reproduce_sweep
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from llmsys_exp.errors import UserError, closest
+from llmsys_exp.runs.listing import find_runs
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.sweeps.folder import FILE as SWEEP_FILE
+
+LATEST = "latest"
+_LATEST = re.compile(rf"{LATEST}(?:~(\d{{1,6}}))?")
 
 
 def find_run(text: str, outputs: Path) -> Path:
@@ -26,6 +31,29 @@ def find_run(text: str, outputs: Path) -> Path:
         if path.is_dir():
             return _record_in(path.absolute(), text)
     raise UserError("There is no such run", where=text, do=_similar(text, named, outputs))
+
+
+def latest_folder(text: str, outputs: Path) -> Path | None:
+    """Return the folder that `latest` or `latest~1` stands for; None of any other text.
+
+    Raises:
+        UserError: when there are not so many runs.
+    """
+    match = _LATEST.fullmatch(text)
+    return _latest(outputs, int(match[1] or 0)).folder if match else None
+
+
+def _latest(outputs: Path, before: int) -> RunPaths:
+    runs = find_runs(outputs)
+    if not runs:
+        raise UserError(
+            "There is no run here", where=str(outputs.absolute()), do="--outputs FOLDER looks elsewhere"
+        )
+    if before >= len(runs):
+        raise UserError(
+            f"{LATEST}~{before} is not there", why=f"{outputs} holds {len(runs)} run{'s'[: len(runs) - 1]}"
+        )
+    return runs[-1 - before].paths
 
 
 def is_sweep(file: Path) -> bool:

@@ -12,6 +12,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.plan import Choice
 from llmsys_exp.reproduce.find import run_folder
 from llmsys_exp.reproduce.guard import check_plain
+from llmsys_exp.reproduce.shape import check_shape
 from llmsys_exp.runs.files import read_json
 from llmsys_exp.runs.manifest import is_edited
 from llmsys_exp.runs.migrate import read_manifest
@@ -52,7 +53,8 @@ class Logged:
         known = {one.name for one in fields(Choice)}
         found = self.manifest.get("choices") or ()
         whole = [one for one in found if isinstance(one, Mapping) and set(one) == known]
-        return tuple(Choice(**one) for one in whole if not isinstance(one["value"], (list, dict)))
+        plain = [one for one in whole if not isinstance(one["value"], (list, dict))]
+        return tuple(Choice(**one) for one in plain if isinstance(one["key"], str))
 
     @property
     def ended(self) -> bool:
@@ -86,6 +88,7 @@ def read_logged(file: Path) -> Logged:
     where = str(file)
     if not isinstance(config, Mapping):
         raise UserError("The manifest holds no settings", where=where, do="Name the manifest.json of a run")
+    check_shape(manifest, where)
     check_plain(config, where)
     known = {step.name for step in Step}
     steps = config.get("steps", ["train"])

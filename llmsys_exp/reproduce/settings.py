@@ -23,6 +23,7 @@ from llmsys_exp.plan.case import world_size
 from llmsys_exp.reproduce.drift import Drift, Effect
 from llmsys_exp.reproduce.effects import MEMORY_ONLY, NOTHING, of_setting
 from llmsys_exp.reproduce.logged import Logged
+from llmsys_exp.runs.folder import check_name
 from llmsys_exp.runs.resume_rules import flat
 
 NEUTRAL = ("resume", "paths", "data.preview")
@@ -52,7 +53,7 @@ def recreate(logged: Logged, overrides: Sequence[str], *, outputs: Path) -> Recr
         outputs: where the new run folder goes.
 
     Raises:
-        ConfigError: for values that today's settings do not take.
+        UserError: for values that today's settings do not take.
     """
     plain, drifts = _known_today(logged.config)
     plain = _without(plain, NEUTRAL)
@@ -62,6 +63,7 @@ def recreate(logged: Logged, overrides: Sequence[str], *, outputs: Path) -> Recr
     _follow_dtype(config, changed, given=set(keys_of(overrides)))
     if world_size(changed) != world_size(config) and not set(keys_of(overrides)) & set(_BATCH):
         fit_batch(config, changed)
+    check_name(changed.name)  # of a folder below `outputs`, and nowhere else
     problems = limit_problems(changed)
     if problems:
         raise ConfigError(problems)

@@ -12,6 +12,11 @@ from pathlib import Path
 from llmsys_exp.errors import UserError
 from llmsys_exp.runs.files import disk_errors
 
+
+class StillHeld(UserError):
+    """Another process holds the lock."""
+
+
 _LOOKS, _LOOK_S = 10, 0.01
 
 
@@ -20,7 +25,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a run folder.
 
     Raises:
-        UserError: when another process holds it.
+        StillHeld: when another process holds it.
     """
     with disk_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -59,12 +64,12 @@ def check_free(path: Path) -> None:
             pass
 
 
-def _held(path: Path) -> UserError:
+def _held(path: Path) -> StillHeld:
     try:
         holder = path.read_text(encoding="utf-8").strip()
     except OSError:
         holder = ""
-    return UserError(
+    return StillHeld(
         "This run is still going" + (f": process {holder} works on it" if holder else ""),
         where=str(path.parent),
         why="Two processes in one run folder would overwrite each other's files",

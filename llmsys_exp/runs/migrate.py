@@ -137,6 +137,7 @@ def _holds_groups(node: Any, *, like: type) -> bool:
 
 def _wrong(path: Path, why: str) -> UserError:
     do = "Take the file as llmsys wrote it; job.json beside it holds the settings, too"
+    why = why[:1].upper() + why[1:] if why.startswith("it ") else why
     return UserError("This is no manifest that can be used", where=str(path), why=why, do=do)
 
 

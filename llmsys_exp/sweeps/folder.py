@@ -224,8 +224,15 @@ def _check_ledger(paths: SweepPaths) -> None:
     )
 
 
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, dict)
+
+
 def _from_plain(content: dict[str, Any], paths: SweepPaths) -> Sweep:
     try:
+        lists = (content["base"], content["points"], content["forecasts"])
+        if not all(isinstance(one, list) for one in lists) or not all(map(_is_mapping, content["forecasts"])):
+            raise TypeError("base, points or forecasts")
         points = [
             Point(int(one["number"]), str(one["key"]), tuple(one["overrides"])) for one in content["points"]
         ]

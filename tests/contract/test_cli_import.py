@@ -121,13 +121,24 @@ def test_export_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str]
     assert what in capsys.readouterr().err
 
 
-def test_an_experiment_may_lie_anywhere_but_not_be_a_bomb(
+def test_arguments_that_no_shell_takes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.sh").write_text("deepspeed main.py --model_name_or_path facebook/opt-1.3b\n")
+    assert run(["import", str(tmp_path / "a.sh"), "--args", "it's"]) == 2
+    assert "--args cannot be read" in capsys.readouterr().err
+
+
+def test_an_experiment_may_lie_anywhere_but_not_be_a_bomb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "here.yaml"
     path.write_text("# @package _global_\nname: here\ntraining:\n  micro_bach: 3\n")
     assert run(["plan", f"experiment={path}"]) == 2
     assert "Did you mean training.micro_batch" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "experiment=here.yaml"]) == 2
+    assert "write experiment=./here.yaml" in capsys.readouterr().err
     path.write_text("a: &x [1, 2]\nb: [*x, *x]\n")
     assert run(["plan", f"experiment={path}"]) == 2
     assert "Aliases" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +14,10 @@ from typing import Any
 import pytest
 
 from llmsys_exp.cli import main
+from llmsys_exp.runs.lock import locked
+from llmsys_exp.sweeps.folder import SweepPaths, open_sweep
 from llmsys_exp.sweeps.running import start
+from llmsys_exp.sweeps.running.processes import identity
 
 STANDIN = Path(__file__).parents[1] / "sweep_standin.py"
 
@@ -88,7 +93,9 @@ def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change
         (["run", "seed=1,2", "--fail-fst"], "Did you mean --fail-fast?"),
         (["run", "seed=1,2", "--jobs", "0"], "--jobs 0 is no number above 0"),
         (["run", "seed=1,2", "--verb", "export"], "'export' is not a known verb of a sweep"),
+        (["run", "seed=1,2", "hardware=h100", "model=gpt2"], "this machine offers 0"),
         (["status"], "There is no sweep here"),
+        (["wait", "--timeout=nan"], "--timeout nan is no number of seconds"),
         (["resume", "nowhere"], "no folder of a sweep"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -107,8 +114,83 @@ def test_unknown_kind_and_setting_of_a_retry_are_refused(capsys: pytest.CaptureF
     sweep("run", "name=ok,fail", "hardware=cpu")
     assert sweep("retry", "--only", "oom") == 2
     assert "oom_gpu" in capsys.readouterr().err
-    assert sweep("retry", "--set", "zero.stag=1") == 2
+    for bad in ("zero.stag=1", "name=ok,fail", "resume=x", "hardware=h100", "hardware.nodes=2", "name"):
+        assert sweep("retry", "--set", bad) == 2, bad
     assert shown(capsys)["counts"] == {"done": 1, "failed": 1}
+
+
+def test_damaged_sweep_is_refused_and_hides_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    before = Path("before")
+    before.mkdir()
+    monkeypatch.chdir(before)
+    assert sweep("run", "name=ok,stopped", "hardware=cpu") == 6
+    monkeypatch.chdir(tmp_path)
+    Path(before, "outputs").rename("outputs")
+    whole, paths = Path(folder()), SweepPaths(Path(folder()).absolute())
+    assert "llmsys sweep resume" in capsys.readouterr().out
+    shutil.rmtree(whole / "points")
+    assert sweep("resume") == 6, "logs that were cleared away are no reason to end"
+    monkeypatch.chdir(tmp_path)
+
+    shutil.move(before, "elsewhere")
+    assert sweep("resume") == 2
+    assert "started in is gone" in capsys.readouterr().err
+    shutil.move("elsewhere", before)
+
+    options = paths.sweep.read_text(encoding="utf-8")
+    for old, new in (
+        ('"pack"', '"pace"'),
+        ('"jobs": null', '"jobs": "2"'),
+        ('"base": [', '"base": 1, "x": ['),
+    ):
+        paths.sweep.write_text(options.replace(old, new), encoding="utf-8")
+        assert sweep("resume") == 2
+        assert "not as it was written" in capsys.readouterr().err
+    paths.sweep.write_text(options, encoding="utf-8")
+
+    shutil.copytree(whole, whole.with_name("2000-01-01_00-00-00-sweep-0badcafe"))
+    for content in (b"", paths.ledger.read_bytes()[:20]):
+        paths.ledger.write_bytes(content)
+        assert sweep("resume") == 2, "else points that are done would run again"
+        assert "ledger of this sweep is gone" in capsys.readouterr().err
+    assert sweep("list", "--json") == 0
+    other, gone = json.loads(capsys.readouterr().out)
+    assert other["counts"] == {"done": 1, "failed": 1}
+    assert "ledger of this sweep is gone" in gone["error"]
+    assert sweep("list") == 0
+
+
+def test_who_comes_second_is_told_who_runs_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    sweep("run", "name=ok,stopped", "hardware=cpu")
+    lock = SweepPaths(Path(folder())).lock.absolute()
+    with locked(lock):
+        assert sweep("resume") == 0
+        asked = iter([None, None])  # nobody is at work yet when it looks
+        monkeypatch.setattr("llmsys_exp.cli.sweep_go.runner_of", lambda paths: next(asked, os.getpid()))
+        assert sweep("resume") == 0
+    assert capsys.readouterr().out.count(f"Process {os.getpid()} runs this sweep already") == 2
+
+
+def test_who_stops_a_sweep_or_looks_at_jobs_that_go_on_is_told_what_comes_next(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def stopped(*asked: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmsys_exp.cli.sweep_go._run_here", stopped)
+    assert sweep("run", "name=ok,short", "hardware=cpu", "--json") == 130
+    assert json.loads(capsys.readouterr().out)["summary"] == "0/2 done"
+    assert sweep("resume") == 130
+    assert "nobody runs it now" in (said := capsys.readouterr().out)
+    assert f"Go on:        llmsys sweep resume {Path(folder()).absolute()}" in said
+    paths, asked = open_sweep(Path(folder()))
+    asked.ledger(paths).move(1, "running", **identity())
+    assert sweep("status") == 6
+    assert "what runs goes on by itself" in capsys.readouterr().out
 
 
 def test_detached_sweep_is_told_of_cancelled_and_waited_for(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from llmsys_exp.calibrate.store import read_entries, save_entry
 from llmsys_exp.cli import calibrate, main
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.plain import to_plain
-from llmsys_exp.errors import UserError
+from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.plan import resolve
+from llmsys_exp.report.console import Console
 from llmsys_exp.runs.manifest import sealed
 from planner.forecasting import device_extra_bytes
 from planner.speed import step_time
@@ -38,12 +41,16 @@ OVERRIDES = (
     *("training.micro_batch=4", "training.grad_accum=1", "training.dtype=bf16", "data.train=rows.json"),
     "training.gradient_checkpointing=false",
 )
-SETTLED: dict[str, Any] = {}
+
+
+@cache
+def settled() -> dict[str, Any]:
+    return to_plain(resolve(compose_config(list(OVERRIDES))).config)
 
 
 def manifest(folder: Path, number: int, **changes: Any) -> Path:
     """Write the manifest of a run on an H200 whose context took 0.9 GiB, and 1.3 with what came later."""
-    config = SETTLED.setdefault("config", to_plain(resolve(compose_config(list(OVERRIDES))).config))
+    config = settled()
     ranks, first, last = changes.get("ranks", 1), changes.get("first", 0.9), changes.get("last", 1.3)
     phases = [
         {"phase": name, "reserved_bytes": 5 * GIB, "device_used_bytes": int((5 + outside) * GIB)}
@@ -120,7 +127,7 @@ def test_the_speed_factor_is_measured_over_forecast(tmp_path: Path) -> None:
     row = read_row(manifest(tmp_path, 1, step_s=plan.step_s * 1.5))
     assert row.speed == pytest.approx(1.5, rel=1e-6)
     # a job that was planned for a smaller card and ran here counts as one of this card
-    smaller = deepcopy(SETTLED["config"])
+    smaller = deepcopy(settled())
     smaller["hardware"]["gpu"] = "t4"
     other = read_row(manifest(tmp_path, 2, step_s=plan.step_s * 1.5, whole={"config": smaller}))
     assert (other.device, other.speed) == (H200, row.speed)
@@ -196,7 +203,7 @@ def test_later_plans_count_with_it_and_say_so(here: Path) -> None:
     [note] = [one for one in found.forecast.notes if one.startswith(apply.PREFIX)]
     assert note == (
         "Calibrated on this machine on 2026-11-30 from 2 runs: context 0.90 GiB, after context 0.50 GiB, "
-        "seconds of a step x 1.25 (bf16)"
+        "seconds of a step x 1.25 (bf16; 1.20 to 1.30)"
     )
 
 
@@ -321,6 +328,27 @@ def test_measuring_needs_a_gpu_of_one_known_kind(here: Path, monkeypatch: pytest
     monkeypatch.setattr(jobs, "devices_here", lambda: (Device("NVIDIA X9", "driver 1", ""),))
     with pytest.raises(UserError, match="NVIDIA X9"):
         jobs.gpu_here()
+
+
+def test_a_job_that_does_not_fit_is_left_out_of_a_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"seed=1"}
+
+    def run_steps(run: Any, console: Console) -> dict[str, Any]:
+        if refused & set(run.overrides):
+            raise DoesNotFit("needs more")
+        return {"folder": str(tmp_path / "calibrate" / run.overrides[-1])}
+
+    monkeypatch.setattr("llmsys_exp.jobs.pipeline.run_steps", run_steps)
+    commands, said = [[*OVERRIDES, f"seed={number}"] for number in (1, 2)], io.StringIO()
+    done = jobs.run_jobs(commands, tmp_path, Console(said))
+    assert done == [tmp_path / "calibrate" / "seed=2" / "manifest.json"]
+    assert "left out: needs more" in said.getvalue()
+    rows = json.loads((tmp_path / "calibrate" / "rows.json").read_text(encoding="utf-8"))
+    assert len(rows) == jobs.ROWS
+    with pytest.raises(UserError, match="None of the jobs fits"):
+        jobs.run_jobs(commands[:1], tmp_path, Console(said))
 
 
 def test_the_jobs_of_a_measurement_plan_and_fit_a_small_card(here: Path, tmp_path: Path) -> None:

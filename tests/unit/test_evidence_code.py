@@ -120,11 +120,31 @@ def test_secrets_are_named_and_nowhere_else(checkout: Path, tmp_path: Path):
     write(checkout, ".env", "A=1")
     write(checkout, "keys/id_rsa", "nothing")
     write(checkout, "old.py", f"old = '{KEY}'\n" + "x\n" * 9 + "new\n")  # the key is not near the change
-    write(checkout, "good.py", "token = tokenizer(text)\n")
+    header = "Authorization: " + "Bearer "
+    write(checkout, "call.txt", header + "abcdEFGH1234ijklMNOP\n")
+    write(checkout, "hosts.txt", "machine a.b\n  login me\n  pass" + "word correct-horse\n")
+    random = "0123456789abcdef" * 2
+    write(checkout, "env.py", "os.environ['WANDB_API_" + f"KEY'] = '{random}'\n")
+    write(checkout, "log.py", f"wandb.login(key='{random}')\n")
+    write(checkout, "go.sh", f"train --wandb-key {random}\n")
+    write(checkout, "good.py", f"token = tokenizer(text)\n# {header}TOKEN\n")
     facts = code_facts(tmp_path / "code.patch", [], folder=checkout)
     assert facts is not None
     left = {one["path"]: one["why"] for one in facts["left_out"]}
-    assert set(left) == {"was.py", "train.py", "new.yaml", ".env", "keys/id_rsa"}
+    assert set(left) == {
+        *(
+            "was.py",
+            "train.py",
+            "new.yaml",
+            ".env",
+            "keys/id_rsa",
+            "call.txt",
+            "hosts.txt",
+            "env.py",
+            "log.py",
+            "go.sh",
+        )
+    }
     assert "secret" in left["was.py"] and "named like" in left[".env"]
     patch = (tmp_path / "code.patch").read_text()
     assert facts["untracked"] == ["good.py"] and "good.py" in patch

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from llmsys_exp.cli import main
 from llmsys_exp.errors import UserError
 from llmsys_exp.importers import Imported, read
 from llmsys_exp.importers.deepspeed_chat import targets_of
@@ -166,6 +169,13 @@ def test_overrides_win_and_answer_what_was_asked_for(tmp_path: Path) -> None:
 def test_every_key_is_taken_or_told(tmp_path: Path) -> None:
     result = imported(tmp_path, LLAMA_FACTORY + "".join(f"\nodd_{n}: {n}" for n in range(1, 4)), "train.yaml")
     assert {f"odd_{n}" for n in range(1, 4)} <= lost(result)
+
+
+def test_of_two_keys_that_say_the_same_both_are_read(tmp_path: Path) -> None:
+    twice = "packing: true\nneat_packing: true\nuse_liger_kernel: true\nenable_liger_kernel: true\n"
+    result = imported(tmp_path, LLAMA_FACTORY + twice, "a.yaml")
+    assert result.settings["data.packing"] and result.settings["training.liger"]
+    assert not {one.key for one in result.unmapped} & set(re.findall(r"\w+(?=:)", twice))
 
 
 def test_llama_factory_reads_its_ds_config_and_dataset_info(tmp_path: Path) -> None:
@@ -339,14 +349,17 @@ def test_deepspeed_chats_filter(family: str, scope: str, targets: Any) -> None:
             SCRIPT.replace("deepspeed --num_gpus 4", "for S in 1 2; do\ndeepspeed") + "done\n",
             "stands in a loop",
         ),
-        (SCRIPT.replace("$STAGE --off", "$(cat stage) --off"), "come from running a command"),
+        (SCRIPT.replace("$STAGE --off", "$(cat stage) --off"), "What follows --zero_stage is not known"),
+        (SCRIPT.replace("$STAGE --off", "$ELSEWHERE --off"), "What follows --zero_stage is not known"),
+        (SCRIPT.replace("$STAGE --off", '2 "${MORE[@]}" --off'), "What follows --zero_stage is not known"),
+        (SCRIPT.replace("deepspeed --num", "if [ -f x ]; then\ndeepspeed --num") + "fi\n", "would decide"),
         (SCRIPT + SCRIPT.replace("1e-3", "2e-3"), "2 training commands"),
         ("#!/bin/bash\necho deepspeed main.py --zero_stage 3\n", "No training command"),
         (
             SCRIPT.replace("deepspeed --num", "S=ab\n" + "S=$S$S\n" * 60 + "deepspeed --num").replace(
                 "$STAGE", "$S"
             ),
-            "come from",
+            "is not known",
         ),
         (SCRIPT.replace("--model_name_or_path", "--actor_model_name_or_path"), "trains by PPO"),
         (SCRIPT.replace("--offload", "--num_padding_at_beginning 1"), "trains a reward model"),
@@ -447,6 +460,35 @@ def test_output_folder_of_a_trainer(tmp_path: Path) -> None:
 def test_bad_files_are_refused_in_one_message(tmp_path: Path, name: str, text: str, what: str) -> None:
     with pytest.raises(UserError, match=what):
         imported(tmp_path, text, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("base_model: other/model\n", "finetuning_type of llamafactory and base_model of axolotl"),
+        ("model_revision: '${oc.env:HF_TOKEN}'\n", "Write the value itself"),
+    ],
+    ids=["two tools", "interpolation"],
+)
+def test_what_would_be_guessed_or_looked_up_is_refused(tmp_path: Path, change: str, what: str) -> None:
+    with pytest.raises(UserError, match=re.escape(what)):
+        imported(tmp_path, LLAMA_FACTORY + change, "a.yaml")
+
+
+def test_a_misspelt_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean model_name_or_path by model_name_or_pth"):
+        imported(tmp_path, LLAMA_FACTORY.replace("name_or_path", "name_or_pth"), "a.yaml")
+
+
+def test_secrets_and_codes_of_terminals_are_not_shown(tmp_path: Path, capsys: Any) -> None:
+    """Neither on the screen nor in the experiment, which has to stay YAML."""
+    file, key = tmp_path / "a.yaml", "hf_" + "k1" * 20
+    file.write_text(f'{LLAMA_FACTORY}"evil\\e[31m\\nseed: 7": 1\nsome_kee: {key}\n')
+    assert main.run(["import", str(file), "hardware=h100", "-o", str(tmp_path / "b.yaml")]) == 0
+    shown, written = capsys.readouterr().out, (tmp_path / "b.yaml").read_text()
+    for text in (shown, written):
+        assert "evil seed: 7" in text and "\x1b" not in text and key not in text
+    assert yaml.safe_load(written)["seed"] == 42
 
 
 def test_what_might_never_end_is_not_read() -> None:

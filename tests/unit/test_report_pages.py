@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from page_samples import EVIL, end_point, manifest, sample_run, sample_sweep
 
+from llmsys_exp.cli import main
 from llmsys_exp.errors import UserError
 from llmsys_exp.report.pages import at_end, layout, sweep_charts
 from llmsys_exp.report.pages import sweep_page as sweep_page_module
@@ -190,6 +191,16 @@ def test_killed_run_has_a_page_of_what_there_is(tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "stopped" in run_page(read_told(empty))
+
+
+def test_run_of_a_page_is_named_as_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = sample_run(tmp_path / "outputs" / "one" / "2026-11-30_07-00-00-0badcafe", manifest(1.0)).folder
+    named = ["--outputs", str(folder.parents[1])]
+    assert main.run(["report", "latest", *named]) == 0
+    assert (folder / "report.html").is_file()
+    (tmp_path / "old.json").write_bytes((folder / "manifest.json").read_bytes())
+    assert main.run(["report", str(tmp_path / "old.json")]) == 2
+    assert "made of a run folder" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
 def test_settings_say_where_they_come_from():

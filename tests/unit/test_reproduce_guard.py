@@ -178,3 +178,35 @@ def test_looking_at_a_manifest_starts_no_program_that_it_names(
     assert main.run(["reproduce", str(file)]) == 2
     assert "--trust" in capsys.readouterr().err
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("environment/packages", 1.5),
+        ("environment/variables/OMP_NUM_THREADS", {"a": 1}),
+        ("data/files/train/sha256", 5),
+        ("inputs/adapter_folder", ["/x"]),
+        ("config/launcher/env", "A=B"),
+        ("results/train/evaluation", [1]),
+        ("machine/gpus", {"name": "H200"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_parts_of_another_kind_are_named(tmp_path: Path, place: str, value: Any):
+    content: dict[str, Any] = {"config": settings(), "data": {"files": {}}, "results": {"train": {}}}
+    *keys, last = place.split("/")
+    node = content
+    for key in keys:
+        node = node.setdefault(key, {})
+    node[last] = value
+    file = write_manifest(tmp_path / "tiny" / "run", **content)
+    with pytest.raises(UserError, match=place.replace("/", r"\.")):
+        read_logged(file)
+
+
+def test_choices_of_no_known_shape_are_left_out(tmp_path: Path):
+    whole = {"key": "zero.stage", "value": 2, "reason": "why", "given": False}
+    broken = [{**whole, "key": {}}, {**whole, "value": []}, {"key": "x"}]
+    file = write_manifest(tmp_path / "tiny" / "run", choices=[whole, *broken])
+    assert [one.key for one in read_logged(file).choices] == ["zero.stage"]

@@ -117,3 +117,9 @@ def test_data_of_the_hub_is_left_to_the_worker_and_a_missing_file_is_not():
     (gone,) = data_drifts({"files": {"train": {**known, "path": "/rows.json"}}}, {"files": {}})
     assert gone.blocks
     assert "9 bytes" in gone.what
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/etc", "a/b", ""])
+def test_a_name_that_would_leave_the_folder_of_outputs_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        again(recorded(tmp_path, name=name))

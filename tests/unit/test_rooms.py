@@ -10,9 +10,12 @@ PACKAGE = Path(__file__).resolve().parents[2] / "llmsys_exp"
 FLOORS = [
     ["errors", "runs.files"],
     ["config", "inputs"],
-    ["plan", "launch", "runs", "evidence"],
+    [
+        *("plan", "launch", "runs", "evidence"),
+        *("calibrate.apply", "calibrate.device", "calibrate.entry", "calibrate.store"),
+    ],
     ["jobs", "sweeps", "importers", "reproduce", "calibrate"],
-    ["browse", "compare"],
+    ["browse", "compare", "doctor"],
     ["cli"],
 ]
 """From the ground up; a room knows those of its own floor and of all below."""

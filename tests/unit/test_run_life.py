@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,18 @@ with locked(Path({str(lock)!r})):
     check_free(lock)
     with locked(lock):
         pass
+
+
+def test_who_only_looks_at_a_lock_does_not_have_another_refused(tmp_path):
+    lock = tmp_path / ".lock"
+    lock.touch()
+    looker = os.open(lock, os.O_RDONLY)
+    fcntl.flock(looker, fcntl.LOCK_SH)  # as `is_held` does
+    leaves = threading.Timer(0.02, os.close, [looker])
+    leaves.start()
+    with locked(lock):
+        pass
+    leaves.join()
 
 
 def test_the_first_signal_is_noted_and_repeated_at_once_it_is_the_same_request(capsys):

@@ -16,8 +16,9 @@ from page_samples import end_point, manifest, sample_run, sample_sweep
 
 from llmsys_exp.browse import prune
 from llmsys_exp.browse.filters import read_condition, read_time
-from llmsys_exp.browse.tail import added, clean, last_lines
+from llmsys_exp.browse.tail import added, last_lines
 from llmsys_exp.cli import main
+from llmsys_exp.report.console import clean
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.runs.lock import locked
 from llmsys_exp.runs.paths import RunPaths
@@ -99,6 +100,8 @@ def test_list_is_filtered_and_sorted(outputs, capsys, arguments, days):
         (["tail", "latest~7"], "outputs holds 1 run."),
         (["tail", "--follow", "--json"], "does not go with"),
         (["show", "one/nothing"], "There is no such run"),
+        (["shw"], "Did you mean llmsys runs show?"),
+        ([__file__], "This is no folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -142,6 +145,21 @@ def test_show_tells_what_a_run_is(outputs, capsys):
     assert main.run(["runs", "show", "latest"]) == 0
     out = capsys.readouterr().out
     assert "held-out loss" in out and "1.25" in out and "fastest of 4 that fit" in out
+
+
+def test_reproduce_takes_the_newest_run(outputs, capsys):
+    make(outputs, "one", 1)
+    assert main.run(["reproduce", "latest~3", "--check"]) == 2
+    assert "outputs holds 1 run." in capsys.readouterr().err
+    assert main.run(["reproduce", "latest", "--check"]) != 0
+    assert "There is no such run" not in capsys.readouterr().err
+
+
+def test_show_says_that_a_manifest_is_cut(outputs, capsys):
+    paths = make(outputs, "one", 1)
+    paths.manifest.write_text("{")
+    assert main.run(["runs", "show", "latest"]) == 0
+    assert "manifest.json cannot be read" in capsys.readouterr().out
 
 
 def test_prune_is_dry_until_it_is_told_to_do_it(outputs, capsys):

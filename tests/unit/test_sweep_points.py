@@ -152,6 +152,12 @@ BAD_FILES = {
     "": "is no sweep file",
     "grid: {seed: !!python/object:os.system []}": "Broken YAML",
     "grid: {training.epochs: [1, 2]}": "training.epochs is on the command line",
+    "grid: &a {seed: [1, 2]}\nzip: *a": "Aliases (*name) are not read in a sweep file (sweep.yaml, line 2)",
+    "zip: 5": "zip takes a mapping of settings to lists, not 5",
+    "grid: {seed: 'range(1,1e12)'}": "has 999,999,999,999 values (sweep.yaml, grid: seed)",
+    "grid: {seed: 'range(1,4,0)'}": "has a step of 0",
+    "grid: {seed: '1,2)'}": "Cannot read 'seed=1,2)' (sweep.yaml, grid: seed)",
+    "grid: {resume: [x, y]}": "resume does not go with a sweep",
 }
 
 
@@ -173,6 +179,9 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, told: str) -> 
         (["zero.stage=1,2", "zero.stage=3"], "both fixed and swept"),
         (["zero.stage=1,2", "zero.stage=0,3"], "swept twice"),
         (["training.learning_rate=interval(0,1)"], "has no list of values"),
+        (["seed=shuffle(range(1,1000000000))"], "has 999,999,999 values"),
+        (["name=glob(*)"], "name has no values"),
+        (["seed=1,2", "resume=x"], "resume does not go with a sweep"),
         (["seed=range(500)", "training.max_steps=range(1,501)"], "The sweep has 250,000 points"),
     ],
 )
@@ -180,3 +189,8 @@ def test_bad_command_lines_are_refused(overrides: list[str], told: str) -> None:
     with pytest.raises(UserError) as caught:
         points_of(overrides, (), None, "train")
     assert told in str(caught.value)
+
+
+def test_glob_stands_for_options_of_a_group() -> None:
+    found = points_of(["zero=glob(stage*,exclude=[stage0,stage1])", "hardware=cpu"], (), None, "train")
+    assert [one.overrides for one in found.points] == [("zero=stage2",), ("zero=stage3",)]

@@ -18,6 +18,7 @@ from llmsys_exp.runs.manifest import utc_now
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
 from llmsys_exp.sweeps.ledger.ledger import FAILED, LOST, PLANNED, RUNNING, SKIPPED, STATES
 from llmsys_exp.sweeps.ledger.searching import SearchLedger
+from llmsys_exp.sweeps.ledger.settle import AGAIN
 from llmsys_exp.sweeps.results.best import MEASURES, Pick, best_points, is_number, measures_of, tells_apart
 from llmsys_exp.sweeps.results.rows import Results, Row
 from llmsys_exp.sweeps.results.table import CSV
@@ -163,7 +164,7 @@ def _objective(search: Mapping[str, Any]) -> str:
 def _ways_on(paths: SweepPaths, rows: Sequence[Row]) -> list[str]:
     if not paths.sweep.is_file():
         return []
-    left = any(row["state"] in (PLANNED, LOST) for row in rows)
+    left = any(row["state"] in (PLANNED, LOST) or row["kind"] in AGAIN for row in rows)
     runs = any(row["state"] == RUNNING for row in rows)
     folder = shlex.quote(str(paths.folder))
     if runs:

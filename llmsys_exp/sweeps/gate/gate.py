@@ -120,10 +120,14 @@ def reason(gated: Gated) -> str:
     if "refused" in figures:
         return str(figures["refused"])
     place, limit = place_of(figures), figures["limit_gib"]
-    said = f"needs {figures['needed_gib']:.1f} GiB" if figures["needed_gib"] is not None else "does not fit"
-    of = "" if limit is None else f", and {place} has {limit:.1f} GiB for it"
+    said = f"needs {_size(figures['needed_gib'])}" if figures["needed_gib"] is not None else "does not fit"
+    of = "" if limit is None else f", and {place} has {_size(limit)} for it"
     there = f", which is point {figures['filled_by']}" if "filled_by" in figures else ""
     return f"{said}{of}" + (f"; fits with {gated.fix}{there}" if gated.fix else "")
+
+
+def _size(gib: float) -> str:
+    return f"{gib:.1f} GiB" if gib >= 0.05 else f"{gib * 1024:.1f} MiB"
 
 
 def _filled(

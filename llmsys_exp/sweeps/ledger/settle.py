@@ -95,17 +95,16 @@ def check_disk(states: Mapping[int, PointState], started: Collection[int]) -> No
         )
 
 
-def reopen(ledger: Ledger, kinds: Collection[str], settings: Sequence[str] = ()) -> list[int]:
-    """Plan failed points of some kinds again, with further settings; return their numbers.
+def has_kind(now: PointState, kinds: Collection[str]) -> bool:
+    """Whether a point failed in one of some ways, or is skipped and `skipped` is among them."""
+    if now.state == FAILED:
+        return now.fields.get("kind") in kinds
+    return now.state == SKIPPED and SKIPPED in kinds
 
-    A skipped point has the kind `skipped`.
-    """
-    chosen = [
-        number
-        for number, now in ledger.states().items()
-        if (now.state == FAILED and now.fields.get("kind") in kinds)
-        or (now.state == SKIPPED and SKIPPED in kinds)
-    ]
+
+def reopen(ledger: Ledger, kinds: Collection[str], settings: Sequence[str] = ()) -> list[int]:
+    """Plan failed points of some kinds again, with further settings; return their numbers."""
+    chosen = [number for number, now in ledger.states().items() if has_kind(now, kinds)]
     told = {"set": list(settings)} if settings else {}
     ledger.move_all([(number, PLANNED, told) for number in chosen])
     return chosen

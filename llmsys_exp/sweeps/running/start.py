@@ -52,9 +52,11 @@ def failure_of(code: int, kills_before: int) -> tuple[str, str] | None:
 def start_job(paths: SweepPaths, sweep: str, number: int, lease: Lease, *, timeout_s: float | None) -> Child:
     """Start the job of a point, which holds the lease from then on."""
     env = {**os.environ, **tag_of(sweep, number), LEASE: ",".join(lease.names), **variables(lease)}
-    allowed = os.sched_getaffinity(0)
+    allowed, said = os.sched_getaffinity(0), paths.point_log(number)
     try:
-        with disk_errors(paths.point_log(number)), paths.point_log(number).open("ab") as log:
+        with disk_errors(said):
+            said.parent.mkdir(exist_ok=True)  # somebody may have cleared it away
+        with disk_errors(said), said.open("ab") as log:
             # what a process starts inherits the cores it may use
             os.sched_setaffinity(0, cores(lease) or allowed)
             process = subprocess.Popen(
