@@ -15,7 +15,7 @@ from planner.units import GIB, MIB
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 VERDICT_STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
 LEAST_WRAP = 20
-_CODES = re.compile(
+_STEERING = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]"  # colours, moves
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
     r"|[^\t\n -~\xa0-\U0010ffff]"
@@ -73,7 +73,7 @@ def clean(text: str) -> str:
     '20 %\nred'
     """
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _CODES.sub("", "\n".join(lines))
+    return _STEERING.sub("", "\n".join(lines))
 
 
 def mib(size_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""`training.deterministic`: operators that give the same bits again on the same machine, or say that they cannot.
+"""`training.deterministic`: operators that give the same bits again on one machine, or say that they cannot.
 
 What is read before CUDA starts is set by whoever starts the worker (`launch.environment.DETERMINISTIC`).
 """

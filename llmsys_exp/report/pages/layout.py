@@ -17,6 +17,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,14 @@ STYLES = ("page.css", "charts.css")
 SCRIPTS = ("svg.js", "lines.js", "scatter.js", "bars.js", "heat.js", "parallel.js", "table.js", "page.js")
 GENERATOR = '<meta name="generator" content="llmsys">'
 _HERE = "llmsys_exp.report.pages"
+
+
+def own_version() -> str:
+    """Return what wrote a page; a checkout that nobody installed has no version."""
+    try:
+        return version("llmsys-exp")
+    except PackageNotFoundError:
+        return "from a checkout"
 
 
 def check_package() -> None:

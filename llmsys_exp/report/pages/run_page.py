@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.schema import Step
 from llmsys_exp.report.console import duration
-from llmsys_exp.report.pages.layout import render, shown
+from llmsys_exp.report.pages.layout import own_version, render, shown
 from llmsys_exp.report.pages.run_charts import curve_charts, memory_charts
 from llmsys_exp.report.pages.run_facts import environment_facts, figure_cards
 from llmsys_exp.report.pages.run_settings import settings_rows
@@ -60,7 +59,7 @@ def run_page(told: Told) -> str:
         packages=sorted(_texts(told.group("environment", "packages")).items()),
         attempts=[_attempt(one) for one in record["attempts"]],
         notes=_notes(told, problems),
-        version=version("llmsys-exp"),
+        version=own_version(),
         written=utc_now(),
     )
 

@@ -6,12 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.report.console import duration
-from llmsys_exp.report.pages.layout import render, shown
+from llmsys_exp.report.pages.layout import own_version, render, shown
 from llmsys_exp.report.pages.sweep_charts import forecast_charts, said, setting_charts
 from llmsys_exp.report.plan_rows import short_names
 from llmsys_exp.runs.manifest import utc_now
@@ -91,7 +90,7 @@ def sweep_page(paths: SweepPaths, sweep: Sweep, results: Results) -> str:
         failed=_failed(paths, results),
         most_failed=MOST_FAILED,
         csv=_csv(paths),
-        version=version("llmsys-exp"),
+        version=own_version(),
         written=utc_now(),
     )
 
