@@ -13,6 +13,7 @@ from typing import Any
 from llmsys_exp.errors import UserError
 from llmsys_exp.importers.ds_offload import put_offload
 from llmsys_exp.importers.ds_sections import (
+    agree,
     put_activation_checkpointing,
     put_optimizer,
     put_precision,
@@ -118,7 +119,7 @@ def _put_batch(sheet: Sheet) -> None:
     total, micro, accumulation = (numbers[key] for key in BATCH)
     for key, setting in ((BATCH[1], "training.micro_batch"), (BATCH[2], "training.grad_accum")):
         if numbers[key] is not None:
-            _agree(sheet, key, setting, numbers[key])
+            agree(sheet, key, setting, numbers[key])
             sheet.put(setting, numbers[key])
         elif sheet.given.get(key) == AUTO:
             held = sheet.settings.get(setting, AUTO)
@@ -150,17 +151,6 @@ def _put_ranks(sheet: Sheet, total: int, micro: int | None, accumulation: int | 
     )
 
 
-def _agree(sheet: Sheet, key: str, setting: str, value: int | None) -> None:
-    """A number in the file must be that of the trainer's arguments, as transformers insists."""
-    held = sheet.settings.get(setting)
-    if isinstance(held, int) and held != value:
-        raise UserError(
-            f"{key} is {value}, and the trainer's arguments say {held}",
-            where=str(sheet.source),
-            do="Mend one, or use auto",
-        )
-
-
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -172,15 +162,22 @@ def _from_arguments(held: Any, setting: str) -> str:
 
 
 def _put_clipping(sheet: Sheet) -> None:
-    value = sheet.take(
-        "gradient_clipping", 0.0 if "training.gradient_clipping" not in sheet.settings else AUTO
-    )
-    if value == AUTO:
-        held = sheet.settings.get("training.gradient_clipping", 1.0)
+    setting = "training.gradient_clipping"
+    held = sheet.settings.get(setting, 0.0)
+    if not sheet.has("gradient_clipping") and held:
+        sheet.note(
+            f"gradient_clipping: not in the ds_config, so DeepSpeed clips nothing; max_grad_norm {held:g} "
+            "does not reach it"
+        )
+    if sheet.take("gradient_clipping", 0.0) == AUTO:
+        held = sheet.settings.get(setting, 1.0)
         sheet.note(f"gradient_clipping=auto: {held:g}, the trainer's max_grad_norm")
-        sheet.put("training.gradient_clipping", held)
-    else:
-        sheet.put("training.gradient_clipping", sheet.number("gradient_clipping", 0.0))
+        sheet.put(setting, held)
+        return
+    value = sheet.number("gradient_clipping", 0.0)
+    if sheet.has("gradient_clipping"):
+        agree(sheet, "gradient_clipping", setting, value)
+    sheet.put(setting, value)
 
 
 def _put_zero(sheet: Sheet) -> None:

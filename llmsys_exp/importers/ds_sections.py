@@ -132,9 +132,25 @@ def _put_param(sheet: Sheet, key: str, value: Any) -> None:
             sheet.put("training.adam_beta1", number(sheet, where, value[0]))
             sheet.put("training.adam_beta2", number(sheet, where, value[1]))
     elif key in PARAMS:
+        agree(sheet, where, f"training.{PARAMS[key]}", number(sheet, where, value))
         sheet.put(f"training.{PARAMS[key]}", number(sheet, where, value))
     elif key not in ("torch_adam", "adam_w_mode", "fused"):
         sheet.tell(where, "no setting stands for it", value=value)
+
+
+def agree(sheet: Sheet, key: str, setting: str, value: float | None) -> None:
+    """Refuse a number that is not that of the trainer's arguments, as transformers does.
+
+    Raises:
+        UserError: when both are given and differ.
+    """
+    held = sheet.settings.get(setting)
+    if isinstance(held, (int, float)) and not isinstance(held, bool) and held != value:
+        raise UserError(
+            f"{key} is {value}, and the trainer's arguments say {held}",
+            where=str(sheet.source),
+            do="Mend one, or use auto",
+        )
 
 
 def put_scheduler(sheet: Sheet) -> None:

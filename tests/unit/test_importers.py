@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from llmsys_exp.cli import main
 from llmsys_exp.errors import UserError
-from llmsys_exp.importers import Imported, read
+from llmsys_exp.importers import Imported, experiment, read, text
 from llmsys_exp.importers.deepspeed_chat import targets_of
 from llmsys_exp.importers.experiment import with_overrides
 from llmsys_exp.importers.models import row_like
 from llmsys_exp.importers.registry import FORMATS
+from llmsys_exp.report.console import Console
 from planner.tables import model_config
 
 LLAMA_FACTORY = """
@@ -169,6 +170,19 @@ def test_overrides_win_and_answer_what_was_asked_for(tmp_path: Path) -> None:
 def test_every_key_is_taken_or_told(tmp_path: Path) -> None:
     result = imported(tmp_path, LLAMA_FACTORY + "".join(f"\nodd_{n}: {n}" for n in range(1, 4)), "train.yaml")
     assert {f"odd_{n}" for n in range(1, 4)} <= lost(result)
+
+
+def test_a_ds_config_agrees_with_the_trainers_arguments_as_transformers_has_it(tmp_path: Path) -> None:
+    file, text = tmp_path / "ds.json", LLAMA_FACTORY + "deepspeed: ds.json\n"
+    file.write_text('{"zero_optimization": {"stage": 2}}')
+    result = imported(tmp_path, text, "a.yaml")
+    assert result.settings["training.gradient_clipping"] == 0
+    assert any("clips nothing" in note for note in result.notes)
+    for other, key in (('"gradient_clipping": 0.5', "gradient_clipping"),
+                       ('"optimizer": {"type": "AdamW", "params": {"lr": 1}}', "optimizer.params.lr")):  # fmt: skip
+        file.write_text('{"zero_optimization": {"stage": 2}, ' + other + "}")
+        with pytest.raises(UserError, match=f"{key} is .*, and the trainer's arguments say"):
+            imported(tmp_path, text, "a.yaml")
 
 
 def test_of_two_keys_that_say_the_same_both_are_read(tmp_path: Path) -> None:
@@ -480,15 +494,16 @@ def test_a_misspelt_model_is_named(tmp_path: Path) -> None:
         imported(tmp_path, LLAMA_FACTORY.replace("name_or_path", "name_or_pth"), "a.yaml")
 
 
-def test_secrets_and_codes_of_terminals_are_not_shown(tmp_path: Path, capsys: Any) -> None:
+def test_secrets_and_codes_of_terminals_are_not_shown(tmp_path: Path) -> None:
     """Neither on the screen nor in the experiment, which has to stay YAML."""
-    file, key = tmp_path / "a.yaml", "hf_" + "k1" * 20
-    file.write_text(f'{LLAMA_FACTORY}"evil\\e[31m\\nseed: 7": 1\nsome_kee: {key}\n')
-    assert main.run(["import", str(file), "hardware=h100", "-o", str(tmp_path / "b.yaml")]) == 0
-    shown, written = capsys.readouterr().out, (tmp_path / "b.yaml").read_text()
-    for text in (shown, written):
-        assert "evil seed: 7" in text and "\x1b" not in text and key not in text
-    assert yaml.safe_load(written)["seed"] == 42
+    key = "hf_" + "k1" * 20
+    odd = f'"evil\\e[31m\\nseed: 7": 1\nsome_kee: {key}\n'
+    result, screen = imported(tmp_path, LLAMA_FACTORY + odd, "a.yaml"), io.StringIO()
+    text._show_lost(Console(screen), result)
+    comment = experiment._comment(result)
+    for shown in (screen.getvalue(), comment):
+        assert "evil seed: 7" in shown and "\x1b" not in shown and key not in shown
+    assert yaml.safe_load("# " + comment.replace("\n", "\n# ")) is None
 
 
 def test_what_might_never_end_is_not_read() -> None:

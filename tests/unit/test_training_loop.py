@@ -104,25 +104,32 @@ def test_figures_are_those_of_the_whole_step(run):
     assert set(run.task.shares) == {run.order.global_batch / run.order.grad_accum}
 
 
-class ScaledEngine(PlainEngine):
-    """DeepSpeed's at stage 0 in fp16: gradients hold the loss scale, and the optimizer tells the plain norm."""
+class FP16_Optimizer(SimpleNamespace):
+    """Tells the norm without the loss scale."""
 
-    def __init__(self, *, overflows=False):
+
+class FP16_UnfusedOptimizer(SimpleNamespace):
+    """Tells it with the scale."""
+
+
+class ScaledEngine(PlainEngine):
+    """DeepSpeed's at stage 0 in fp16: it does not scale the loss, and its optimizer undoes a scale all the same."""
+
+    def __init__(self, make, *, overflows=False):
         super().__init__(1)
         plain = torch.optim.SGD(self.module.parameters(), lr=0.0)
-        self.optimizer = SimpleNamespace(optimizer=plain, _global_grad_norm=0.0)
+        scales = SimpleNamespace(cur_scale=SCALE)
+        self.optimizer = make(optimizer=plain, _global_grad_norm=0.0, loss_scale_config=scales)
         self.overflows = overflows
-
-    def backward(self, loss):
-        super().backward(loss * SCALE)
 
     def step(self):
         norm = torch.stack([one.grad.norm() for one in self.module.parameters()]).norm()
-        self.optimizer._global_grad_norm = float("inf") if self.overflows else norm / SCALE
+        told = norm if isinstance(self.optimizer, FP16_UnfusedOptimizer) else norm / SCALE
+        self.optimizer._global_grad_norm = float("inf") if self.overflows else told
         if not self.overflows:
             self.optimizer.optimizer.step()
             # what becomes of the attribute behind the update is no figure of this step
-            self.plain_norm, self.optimizer._global_grad_norm = float(norm / SCALE), None
+            self.updated_by, self.optimizer._global_grad_norm = float(norm / SCALE), None
         self.module.zero_grad()
 
     def was_step_applied(self):
@@ -132,14 +139,28 @@ class ScaledEngine(PlainEngine):
         return self.optimizer._global_grad_norm
 
 
-@pytest.mark.parametrize("overflows", [False, True])
-def test_the_gradients_norm_is_the_optimizers_own_without_the_loss_scale(overflows):
+def one_step(make):
+    torch.manual_seed(1)
+    engine = make()
     order = Order(count=4, micro_batch=2, grad_accum=1, world_size=1, seed=1)
     ranks = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
-    engine = ScaledEngine(overflows=overflows)
-    trainer = Trainer(
-        engine, CountedTask(), order, ranks=ranks, memory=SimpleNamespace(record=lambda name: None)
+    memory = SimpleNamespace(record=lambda name: None)
+    [report] = Trainer(engine, CountedTask(), order, ranks=ranks, memory=memory).steps(1, 2)
+    return engine, report
+
+
+@pytest.mark.parametrize("optimizer", [FP16_Optimizer, FP16_UnfusedOptimizer])
+def test_at_stage_0_in_fp16_the_loss_is_scaled_and_its_figures_are_not(optimizer):
+    _, plain = one_step(lambda: PlainEngine(1))
+    engine, report = one_step(lambda: ScaledEngine(optimizer))
+    assert engine.updated_by == pytest.approx(plain.gradient_norm), (
+        "neither 1 / scale nor scale times as much"
     )
-    [report] = trainer.steps(1, 2)
-    assert report.applied != overflows
-    assert report.gradient_norm == (float("inf") if overflows else pytest.approx(engine.plain_norm))
+    assert report.gradient_norm == pytest.approx(plain.gradient_norm)
+    assert report.loss == pytest.approx(plain.loss)
+
+
+def test_a_step_that_overflows_tells_so():
+    _, report = one_step(lambda: ScaledEngine(FP16_Optimizer, overflows=True))
+    assert not report.applied
+    assert report.gradient_norm == float("inf")

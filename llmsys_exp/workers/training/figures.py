@@ -20,8 +20,9 @@ class Figures:
         if hasattr(plain, "register_step_pre_hook"):
             plain.register_step_pre_hook(self._before_update)
 
-    def begin(self, values: Any, norm: Any) -> None:
-        """Start to copy `values`, a vector, and the gradient's norm unless the engine will tell it."""
+    def begin(self, values: Any, norm: Any, divisor: float = 1.0) -> None:
+        """Start to copy `values`, a vector, and the norm; the engine may tell it, `divisor` times as large."""
+        self._divisor = divisor
         self._values = _Copy(values)
         self._norm = None if norm is None else _Copy(norm)
 
@@ -32,9 +33,9 @@ class Figures:
     def norm(self) -> float | None:
         """Return the gradient's norm over all ranks; None where the engine does not know it."""
         if self._norm is not None:
-            return float(self._norm.read())
+            return float(self._norm.read()) / self._divisor
         told = self._engine.get_global_grad_norm()
-        return None if told is None else float(told)
+        return None if told is None else float(told) / self._divisor
 
     def _before_update(self, *_: Any) -> None:
         # at stage 3 the optimizer runs once for every group of weights

@@ -13,6 +13,7 @@ from llmsys_exp.workers.tasks.base import Sizes, Task
 from llmsys_exp.workers.training.bad_steps import explained_overflow
 from llmsys_exp.workers.training.checks import GradientCheck
 from llmsys_exp.workers.training.figures import Figures
+from llmsys_exp.workers.training.loss_scale import norm_divisor, scale_of
 from llmsys_exp.workers.training.memory import MemoryMeter
 
 
@@ -101,7 +102,8 @@ class Trainer:
             self._ahead = self._work_of(number + 1)
             self._ahead.first = self._batch(self._ahead.micro_batches[0])
         lr = self._engine.get_lr()[0]
-        self._figures.begin(self._over_ranks(loss), _whole_gradient_norm(self._engine))
+        divisor = norm_divisor(self._engine, scale_of(self._engine))
+        self._figures.begin(self._over_ranks(loss), _whole_gradient_norm(self._engine), divisor)
         with explained_overflow(number):
             self._engine.step()
         if check:
@@ -136,11 +138,12 @@ class Trainer:
         # over all answer tokens of the step, however unevenly they are spread
         share = work.sizes.targets / (self._order.grad_accum * self._order.world_size)
         losses = []
+        scale = scale_of(self._engine)
         ready, work.first = work.first, None
         for numbers in work.micro_batches:
             loss = self._task.loss(self._engine, ready or self._batch(numbers), share)
             ready = None  # no batch outlives its pass
-            self._engine.backward(loss)
+            self._engine.backward(loss if scale == 1 else loss.float() * scale)
             # only the last micro-batch of a step makes the engine's step() do work
             if not self._engine.is_gradient_accumulation_boundary():
                 self._engine.step()
