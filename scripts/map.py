@@ -19,6 +19,7 @@ Where things are; one line a module, taken from the modules themselves (`python 
 | folder | holds |
 |---|---|
 | `planner/` | what memory a job needs and which settings to choose; no torch, no Hydra, no network |
+| `hydra_plugins/` | the Hydra launcher that leases; thin, the work is in `llmsys_exp/sweeps/launcher/` |
 | `planner/data/` | tables: GPUs, model shapes, constants, measured runs; a source for each |
 | `llmsys_exp/` | configuration, plan, inputs, jobs, launchers, run folders, reports, command line |
 | `llmsys_exp/workers/` | the processes that train, merge and answer; only here are torch and its kin imported |

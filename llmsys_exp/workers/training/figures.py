@@ -21,7 +21,7 @@ class Figures:
             plain.register_step_pre_hook(self._before_update)
 
     def begin(self, values: Any, norm: Any, divisor: float = 1.0) -> None:
-        """Start to copy `values`, a vector, and the norm; the engine may tell it, `divisor` times as large."""
+        """Start to copy `values`, a vector, and the norm; else the engine tells it, `divisor` times."""
         self._divisor = divisor
         self._values = _Copy(values)
         self._norm = None if norm is None else _Copy(norm)
