@@ -280,4 +280,5 @@ def test_runs_lists_what_came_out(finished) -> None:
         check=False,
     )
     [_, row] = done.stdout.splitlines()
-    assert row.split()[:5] == ["quickstart", "complete", "0.5000", "0.750", "0.84"]
+    assert {"complete", "0.5000", "0.750", "0.84"} <= set(row.split())
+    assert "quickstart" in row

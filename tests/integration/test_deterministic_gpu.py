@@ -12,6 +12,7 @@ import pytest
 from tiny_jobs import make_job, make_model, run_worker
 
 from llmsys_exp.launch.environment import DETERMINISTIC
+from llmsys_exp.launch.gpus import installed_cards
 
 pytestmark = [pytest.mark.engine, pytest.mark.gpu]
 
@@ -29,6 +30,12 @@ CASES: dict[str, dict[str, Any]] = {
     "full-3": {"method__kind": "full", "zero__stage": 3, "training__optimizer": "deepspeed_adamw"},
     "lora-dropout": {"zero__stage": 2, "method__lora": {"dropout": 0.1}},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def card() -> None:
+    if not installed_cards():
+        pytest.skip("needs a CUDA device")
 
 
 @pytest.fixture(scope="module")

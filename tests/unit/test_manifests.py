@@ -111,7 +111,7 @@ def test_a_missing_and_a_huge_one_are_refused_without_being_read(tmp_path: Path)
         read_manifest(tmp_path / "manifest.json")
     with (tmp_path / "manifest.json").open("wb") as stream:
         stream.truncate(LARGEST_BYTES + 1)
-    with pytest.raises(UserError, match="it has 67,108,865 bytes"):
+    with pytest.raises(UserError, match="It has 67,108,865 bytes"):
         read_manifest(tmp_path / "manifest.json")
 
 
