@@ -9,13 +9,12 @@ from typing import Any
 from llmsys_exp.errors import UserError, unknown_name
 from llmsys_exp.importers import hf_arguments as hf
 from llmsys_exp.importers.data_sources import find_beside
-from llmsys_exp.importers.ds_config import put_ds_config
+from llmsys_exp.importers.ds_named import put_named, put_none
 from llmsys_exp.importers.imported import Imported
 from llmsys_exp.importers.llama_factory_data import put_data
 from llmsys_exp.importers.llama_factory_keys import REASONS
 from llmsys_exp.importers.models import put_model
 from llmsys_exp.importers.sheet import Sheet
-from llmsys_exp.importers.source import read_mapping
 
 NAME = "llamafactory"
 LOGS = ("trainer_log.jsonl", "trainer_state.json")
@@ -169,18 +168,9 @@ def _put_network(sheet: Sheet) -> None:
 def _put_deepspeed(sheet: Sheet) -> None:
     named = sheet.take("deepspeed")
     if named is None:
-        sheet.choose("zero", "stage0")
-        sheet.choose("offload", "none")
-        return
-    if isinstance(named, Mapping):
-        put_ds_config(sheet, named, source=sheet.source)
-        return
-    file = find_beside(sheet.source, Path(str(named)))
-    if file is None:
-        sheet.tell("deepspeed", "the file is not here, so stage and offload are left to the planner",
-                   "Put it beside the YAML, or set zero.stage and offload")  # fmt: skip
-        return
-    put_ds_config(sheet, read_mapping(file), source=file)
+        put_none(sheet)
+    else:
+        put_named(sheet, named, wanted="the YAML")
 
 
 def _logs(sheet: Sheet) -> list[Path]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.importers import hf_arguments as hf
-from llmsys_exp.importers.data_sources import find_beside, put_rows, start_data
-from llmsys_exp.importers.ds_config import put_ds_config
+from llmsys_exp.importers.data_sources import put_rows, start_data
+from llmsys_exp.importers.ds_named import put_named, put_none
 from llmsys_exp.importers.hf_keys import REASONS as TRAINER
 from llmsys_exp.importers.imported import Imported
 from llmsys_exp.importers.models import put_model
 from llmsys_exp.importers.sheet import Sheet
-from llmsys_exp.importers.source import read_mapping
 
 NAME = "training_arguments"
 MODEL = ("model_name_or_path", "model_name", "base_model_name_or_path")
@@ -158,15 +157,6 @@ def _put_network(sheet: Sheet) -> None:
 def _put_deepspeed(sheet: Sheet) -> None:
     named = sheet.take("deepspeed")
     if named in (None, False, True, ""):
-        sheet.choose("zero", "stage0")
-        sheet.choose("offload", "none")
-        return
-    if isinstance(named, Mapping):
-        put_ds_config(sheet, named, source=sheet.source)
-        return
-    file = find_beside(sheet.source, Path(str(named)))
-    if file is None:
-        sheet.tell("deepspeed", "the file is not here, so stage and offload are left to the planner",
-                   "Put it beside this file, or set zero.stage and offload")  # fmt: skip
-        return
-    put_ds_config(sheet, read_mapping(file), source=file)
+        put_none(sheet)
+    else:
+        put_named(sheet, named, wanted="this file")

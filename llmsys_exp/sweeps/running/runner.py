@@ -5,13 +5,10 @@ Jobs do not need the runner: they write their own ends, and go on when it is kil
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from llmsys_exp.errors import UserError
 from llmsys_exp.launch.failure import OTHER
@@ -23,6 +20,7 @@ from llmsys_exp.sweeps.ledger.settle import AGAIN, check_disk, found_full, is_go
 from llmsys_exp.sweeps.running.lease import Leases
 from llmsys_exp.sweeps.running.processes import ask, end_point, is_alive
 from llmsys_exp.sweeps.running.progress import Progress
+from llmsys_exp.sweeps.running.signals import Signals
 from llmsys_exp.sweeps.running.start import Child, start_job
 
 POLL_S = 0.03
@@ -97,7 +95,7 @@ class Runner:
         self._children: dict[int, Child] = {}
         self._starts: dict[int, int] = {}
         self._progress = Progress(sweep, {}, say)
-        self._asked = 0
+        self._signals = Signals()
         self._no_room_until = 0.0
         self._told_waiting = False
 
@@ -111,7 +109,7 @@ class Runner:
         settle_all(self._sweep, self._ledger)
         states = self._ledger.states()
         self._progress = Progress(self._sweep, states, self._say)
-        with self._signals():
+        with self._signals:
             looked = 0.0
             while True:
                 ended = self._collect()
@@ -119,8 +117,8 @@ class Runner:
                     looked = time.monotonic()
                     states = self._look()
                     if self._options.fail_fast and self._has_failure(states):
-                        self._asked = max(self._asked, 1)
-                if self._asked:
+                        self._signals.count = max(self._signals.count, 1)
+                if self._signals.count:
                     break
                 if not self._start(states) and not self._running(states):
                     check_disk(states, self._starts)
@@ -255,7 +253,7 @@ class Runner:
             if child.process.pid not in asked:
                 child.process.terminate()
         until = time.monotonic() + SAVING_GRACE_S
-        while self._asked < 2 and time.monotonic() < until:
+        while self._signals.count < 2 and time.monotonic() < until:
             self._collect()
             if not self._children and not any(is_alive(now.fields) for now in here):
                 return
@@ -266,18 +264,3 @@ class Runner:
         while self._children and time.monotonic() < until:
             self._collect()
             time.sleep(POLL_S)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let the first Ctrl-C ask the jobs to stop, and the second end them."""
-        before: dict[int, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, self._interrupt)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._asked += 1
