@@ -14,12 +14,11 @@ from llmsys_exp.importers import hf_arguments as hf
 from llmsys_exp.importers.axolotl_data import put_data
 from llmsys_exp.importers.axolotl_keys import KNOWN, LIGER, REASONS
 from llmsys_exp.importers.data_sources import find_beside
-from llmsys_exp.importers.ds_config import put_ds_config
+from llmsys_exp.importers.ds_named import put_named, put_none
 from llmsys_exp.importers.imported import Imported
 from llmsys_exp.importers.logs.reading import states_in
 from llmsys_exp.importers.models import put_model
 from llmsys_exp.importers.sheet import Sheet
-from llmsys_exp.importers.source import read_mapping
 
 NAME = "axolotl"
 ATTENTION = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
@@ -195,15 +194,9 @@ def _put_checkpointing(sheet: Sheet) -> None:
 def _put_deepspeed(sheet: Sheet) -> None:
     named = sheet.take("deepspeed")
     if named is None:
-        sheet.choose("zero", "stage0")
-        sheet.choose("offload", "none")
-    elif isinstance(named, Mapping):
-        put_ds_config(sheet, named, source=sheet.source)
-    elif (file := find_beside(sheet.source, Path(str(named)))) is not None:
-        put_ds_config(sheet, read_mapping(file), source=file)
+        put_none(sheet)
     else:
-        sheet.tell("deepspeed", "the file is not here, so stage and offload are left to the planner",
-                   "Put it beside the YAML, or set zero.stage and offload")  # fmt: skip
+        put_named(sheet, named, wanted="the YAML")
 
 
 def _put_tracking(sheet: Sheet) -> None:
