@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.compare.subjects import Subject
 from llmsys_exp.errors import UserError
-from llmsys_exp.reproduce.judge.inference import LONGEST_ANSWER_BYTES
-from llmsys_exp.reproduce.series import lines_of
+from llmsys_exp.reproduce.judge.inference import answers_in, digests_in
 
 Asked = tuple[bytes, int]
 """Digest of a prompt, and how many equal ones stand before it in the file."""
@@ -96,10 +93,7 @@ def _pair(
 
 def _digests(path: Path) -> dict[Asked, tuple[int, bytes]]:
     """Read a journal as digests, in the order of the prompt file: the texts may not fit into memory."""
-    rows = {
-        row["index"]: (_digest(row.get("instruction"), row.get("input")), _digest(row.get("output")))
-        for row in _rows(path)
-    }
+    rows = digests_in(path)
     found: dict[Asked, tuple[int, bytes]] = {}
     times: dict[bytes, int] = {}
     for index, (prompt, answer) in sorted(rows.items()):
@@ -134,18 +128,4 @@ def _texts(
 
 
 def _wanted(path: Path, indices: Collection[int]) -> dict[int, dict[str, Any]]:
-    return {row["index"]: row for row in _rows(path) if row["index"] in indices} if indices else {}
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    for line in lines_of(path, longest_bytes=LONGEST_ANSWER_BYTES):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # cut by a kill
-        if isinstance(row, dict) and isinstance(row.get("index"), int):
-            yield row
-
-
-def _digest(*texts: Any) -> bytes:
-    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
+    return {row["index"]: row for row in answers_in(path) if row["index"] in indices} if indices else {}

@@ -21,20 +21,40 @@ LONGEST_ANSWER_BYTES = 64 << 20
 
 
 def read_answers(path: Path) -> dict[int, tuple[bytes, bytes]]:
+    """Read a journal as `digests_in` does; an absent file has no answers."""
+    try:
+        return digests_in(path)
+    except FileNotFoundError:
+        return {}
+
+
+def digests_in(path: Path) -> dict[int, tuple[bytes, bytes]]:
     """Read a journal of answers as digests: the texts of a large one would not fit into memory.
 
-    An absent file has none; a cut line is left out, and of two answers to a prompt the last one counts.
+    Of two answers to a prompt the last one counts.
+
+    Raises:
+        FileNotFoundError: where there is none.
     """
-    found: dict[int, tuple[bytes, bytes]] = {}
-    try:
-        for line in lines_of(path, longest_bytes=LONGEST_ANSWER_BYTES):
-            row = _parsed(line)
-            if row is not None:
-                asked = _digest(row.get("instruction"), row.get("input"))
-                found[row["index"]] = asked, _digest(row.get("output"))
-    except FileNotFoundError:
-        pass
-    return found
+    return {
+        row["index"]: (_digest(row.get("instruction"), row.get("input")), _digest(row.get("output")))
+        for row in answers_in(path)
+    }
+
+
+def answers_in(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the answers of a journal, without a line that a kill has cut.
+
+    Raises:
+        FileNotFoundError: where there is none.
+    """
+    for line in lines_of(path, longest_bytes=LONGEST_ANSWER_BYTES):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("index"), int):
+            yield row
 
 
 def answer_rows(old: Answers, new: Answers, terms: Terms, *, sampled: bool) -> Iterator[Row]:
@@ -65,14 +85,6 @@ def result_rows(old: Mapping[str, Any], new: Mapping[str, Any], terms: Terms) ->
     yield number_row(name, ANSWERS, old.get("score"), new.get("score"), score_tolerance(terms.relation))
     key = "tokens_per_s"
     yield number_row("new tokens a second", SPEED, old.get(key), new.get(key), Tolerance(*SPEED_BOUND))
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("index"), int) else None
 
 
 def _digest(*texts: Any) -> bytes:
