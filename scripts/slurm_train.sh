@@ -19,17 +19,22 @@ shopt -s nullglob
 # checkpoints that are whole, of the run that was started last
 whole=("$outputs"/*/*/checkpoints/step-*/whole.json)
 
+# set before the training is there: a signal that comes in between is passed on below
+told='' training=''
+trap 'told=yes; [ -z "$training" ] || kill -TERM "$training"' TERM
+
 if [ ${#whole[@]} -gt 0 ]; then
     llmsys train resume="${whole[-1]%/checkpoints/*}" &
 else
     llmsys train "$@" paths.outputs="$outputs" &
 fi
-trap 'kill -TERM $!' TERM
-wait $!
+training=$!
+[ -z "$told" ] || kill -TERM "$training"
+wait "$training"
 code=$?
 # a signal ends the first wait and not the training
-while kill -0 $! 2> /dev/null; do
-    wait $!
+while kill -0 "$training" 2> /dev/null; do
+    wait "$training"
     code=$?
 done
 

@@ -194,7 +194,7 @@ class Coordinator:
         self.available_numel += sum(p.held_numel for p in parameters)
         if self.world == 1:  # `NoGatherHandle`: a view of the partition, or its copy on the GPU
             for parameter in parameters:
-                self.whole[parameter] = self._upload(parameter) if self.uploads else None
+                self.whole[parameter] = self._flat([parameter]) if self.uploads else None
             return
         if len(parameters) == 1:
             parameter = parameters[0]
@@ -203,10 +203,6 @@ class Coordinator:
             return
         handle = GatherHandle(parameters, self._flat(parameters))
         self.in_flight.update(dict.fromkeys(parameters, handle))
-
-    def _upload(self, parameter: Parameter) -> Buffer:
-        nbytes = parameter.held_numel * parameter.held_itemsize
-        return self.arena.new(nbytes, GATHERED, stream=GATHER_STREAM)
 
     def _flat(self, parameters: list[Parameter]) -> Buffer:
         nbytes = sum(ceil_div(p.held_numel, self.world) * self.world * p.held_itemsize for p in parameters)
