@@ -8,7 +8,7 @@ Checked against files that DeepSpeed wrote: tests/integration/test_checkpoint_by
 from __future__ import annotations
 
 from planner.host import SWAPPED_FROM, result_bytes, state_bytes, sub_groups
-from planner.network.modules import Network
+from planner.network.modules import Weights
 from planner.optimizers import FP32, optimizer
 from planner.tables import CPU
 from planner.training_case import Method, TrainingCase
@@ -18,7 +18,7 @@ WEIGHTS = "training checkpoint: weights"
 OPTIMIZER = "training checkpoint: optimizer"
 
 
-def disk_bytes(case: TrainingCase, network: Network) -> dict[str, int]:
+def disk_bytes(case: TrainingCase, network: Weights) -> dict[str, int]:
     """Bytes on disk over all nodes, by use.
 
     A universal checkpoint (`ds_to_universal.py`) holds what the optimizer's part holds once more.
@@ -46,7 +46,7 @@ def disk_bytes(case: TrainingCase, network: Network) -> dict[str, int]:
     return {use: size for use, size in uses.items() if size}
 
 
-def _checkpoint_weights(case: TrainingCase, network: Network) -> int:
+def _checkpoint_weights(case: TrainingCase, network: Weights) -> int:
     """Module states: all weights below stage 3, only frozen ones at stage 3.
 
     At stage 2 a copy of the frozen ones in main memory is written beside those on the GPU
@@ -60,7 +60,7 @@ def _checkpoint_weights(case: TrainingCase, network: Network) -> int:
     return once + frozen if case.zero_stage == 2 and case.device != CPU else once
 
 
-def _checkpoint_optimizer(case: TrainingCase, network: Network) -> int:
+def _checkpoint_optimizer(case: TrainingCase, network: Weights) -> int:
     """Master weights and state of everything trained; the state alone where there is no master copy."""
     trained = [p for p in network.parameters() if p.trainable]
     if case.engine != "deepspeed":

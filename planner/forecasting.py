@@ -8,8 +8,9 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from planner.architecture.families import FAMILIES
 from planner.disk import disk_bytes
 from planner.errors import CaseError
 from planner.forecast import Forecast
@@ -27,7 +28,7 @@ from planner.units import GIB
 if TYPE_CHECKING:
     from planner.grid.single import Estimate
 
-TIERS = ("formula", "estimate")
+TIERS = ("formula", "estimate", "simulate", "auto")
 ALIGNMENTS = ("dpo", "grpo", "ppo")
 
 
@@ -39,7 +40,9 @@ def predict(
     Args:
         case: the case.
         tier: `formula` plays a training job through; `estimate` answers with a peak in closed form,
-            hundreds of times faster, and takes training cases only.
+            hundreds of times faster, and takes training cases only; `simulate` runs the real code of a
+            training job on shapes, for any family that transformers knows (needs torch and DeepSpeed); `auto`
+            plays families that are known, and simulates the others.
 
     Raises:
         CaseError: when the case cannot be planned, with every reason.
@@ -53,6 +56,12 @@ def predict(
         from planner.grid.single import estimate  # numpy, which the formula tier does without
 
         return estimate(parse_training_case(case))
+    if tier == "simulate" or (tier == "auto" and is_unknown(case)):
+        if kind != "train":
+            raise CaseError(f"tier simulate takes training cases, not kind {kind!r}; use tier formula")
+        from planner.simulate.tier import simulate  # torch and DeepSpeed, which the other tiers do without
+
+        return simulate(case)
     if kind == "serve":
         return forecast_serving(case)
     if kind in ALIGNMENTS:
@@ -62,6 +71,15 @@ def predict(
     if kind not in ("train", MLP):
         raise CaseError(f"kind is {kind!r}; known: {', '.join(sorted((*ALIGNMENTS, MLP, 'serve', 'train')))}")
     return forecast_training(parse_training_case(case))
+
+
+def is_unknown(case: Mapping[str, Any]) -> bool:
+    """Whether a training case names a family that the formula tier does not know."""
+    config = case.get("hf_config")
+    if case.get("kind", "train") != "train" or not isinstance(config, Mapping):
+        return False
+    model_type = cast("Mapping[str, Any]", config).get("model_type")
+    return isinstance(model_type, str) and bool(model_type) and model_type not in FAMILIES
 
 
 def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) -> Forecast:
@@ -106,10 +124,10 @@ def without_collecting() -> Generator[None, None, None]:
             gc.enable()
 
 
-def forecast_of(case: TrainingCase, arena: Arena, **more: Any) -> Forecast:
-    """What a play leaves in its arena, as a forecast of the formula tier; `more` is what lies outside."""
+def forecast_of(case: TrainingCase, arena: Arena, *, tier: str = "formula", **more: Any) -> Forecast:
+    """What a play leaves in its arena, as a forecast; `more` is what lies outside."""
     return Forecast(
-        tier="formula",
+        tier=tier,
         peak_allocated_bytes=arena.peak_bytes,
         peak_reserved_bytes=arena.allocator.peak_reserved,
         device_extra_bytes=device_extra_bytes(case),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from planner.network.modules import Network
+from planner.network.modules import Weights
 from planner.optimizers import FP32, optimizer
 from planner.tables import CPU, constant_bytes
 from planner.tape.autograd import Parameter
@@ -72,7 +72,7 @@ def pinned_block_bytes(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
-def host_bytes(case: TrainingCase, network: Network, *, ranks_per_node: int) -> dict[str, int]:
+def host_bytes(case: TrainingCase, network: Weights, *, ranks_per_node: int) -> dict[str, int]:
     """Bytes of main memory on one node, by use.
 
     `PASSING` uses are held one after the other, the rest until the end; `host_peak_bytes` sums them up.
@@ -107,7 +107,7 @@ def host_peak_bytes(uses: Mapping[str, int]) -> int:
     return max(early + uses.get(LOADING, 0), start, kept + max(uses.get(STEPPING, 0), uses.get(SAVING, 0)))
 
 
-def result_bytes(case: TrainingCase, network: Network) -> int:
+def result_bytes(case: TrainingCase, network: Weights) -> int:
     """What training writes in the end, and rank 0 holds while it does: adapters, or all weights in 16 bit."""
     adapters = case.method in (Method.lora, Method.qlora)
     if adapters:

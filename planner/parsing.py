@@ -5,7 +5,7 @@ Unknown keys and contradictions are refused with the reason; all problems of a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from planner.architecture.families import architecture_of
@@ -59,8 +59,14 @@ _OTHER = (
 KEYS = (*CHOICES, *_COUNTS, *_FLAGS, *_OTHER)
 
 
-def parse_training_case(case: Mapping[str, Any]) -> TrainingCase:
+def parse_training_case(
+    case: Mapping[str, Any], *, architecture: Callable[[Mapping[str, Any]], Architecture] | None = None
+) -> TrainingCase:
     """Check a case and give it types.
+
+    Args:
+        case: as written.
+        architecture: reads the model; None: families that are known.
 
     Raises:
         CaseError: naming every problem of the case.
@@ -68,7 +74,8 @@ def parse_training_case(case: Mapping[str, Any]) -> TrainingCase:
     problems = [f"unknown key {key!r}. {did_you_mean(str(key), KEYS)}" for key in case if key not in KEYS]
     problems += _wrong_values(case)
     parsed: dict[str, Any] = {}
-    for name, read in _SECTIONS.items():
+    sections = _SECTIONS if architecture is None else {**_SECTIONS, "architecture": architecture}
+    for name, read in sections.items():
         try:
             parsed[name] = read(case)
         except CaseError as error:

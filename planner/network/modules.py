@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from planner.architecture.spec import Architecture, Block, Mlp, Norm
 from planner.tape.autograd import Parameter
@@ -54,6 +55,14 @@ class Layer:
         """In registration order."""
         yield from self.linears.values()
         yield from self.norms.values()
+
+
+class Weights(Protocol):
+    """Whatever has parameters: all that main memory and disk depend on."""
+
+    def parameters(self) -> list[Parameter]:
+        """In the order of registration."""
+        ...
 
 
 @dataclass

@@ -27,7 +27,7 @@ def architecture_of(config: Config) -> Architecture:
     if reader is None:
         raise CaseError(
             f"model_type {family!r} is not known to the formula tier. {did_you_mean(family, FAMILIES)}"
-            f"{_unreadable(config)} A tier that runs unknown models on sizes (--tier simulate) is planned"
+            f"{_unreadable(config)} --tier simulate runs the real code of such a model on shapes"
         )
     found = reader(config)
     if found.layers > MOST_LAYERS:

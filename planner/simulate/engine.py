@@ -1,0 +1,90 @@
+"""The engine of a case, real code both times: DeepSpeed's, or a loop without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from planner.errors import CaseError
+from planner.simulate.recorder import Recorder
+from planner.simulate.settings import MADE_BY_DEEPSPEED
+from planner.training_case import TrainingCase
+
+WEIGHTS, MASTER, STATES, GRADIENTS = "weights", "fp32 master weights", "optimizer states", "gradients"
+
+
+class PlainLoop:
+    """A loop without DeepSpeed behind the calls of its engine."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.module, self.optimizer = model, optimizer
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.module(**inputs)
+
+    def backward(self, loss: Any) -> None:
+        """Accumulate gradients."""
+        loss.backward()
+
+    def step(self) -> None:
+        """Clip, step, and give gradients back."""
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def start_engine(case: TrainingCase, model: Any, ds_config: Mapping[str, Any]) -> Any:
+    """Start the engine around a model.
+
+    Raises:
+        CaseError: for an engine or an optimizer that cannot be simulated.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = _client_optimizer(case.optimizer, trained)
+    if case.engine == "plain":
+        return PlainLoop(model, optimizer)
+    import deepspeed
+
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, model_parameters=trained, config=dict(ds_config)
+    )
+    return engine
+
+
+def _client_optimizer(name: str, trained: list[Any]) -> Any:
+    """Optimizers that DeepSpeed does not make itself. `foreach` is what torch chooses on a GPU."""
+    if name in MADE_BY_DEEPSPEED:
+        return None
+    if name == "torch_adamw":
+        return torch.optim.AdamW(trained, lr=1e-4, foreach=True)
+    if name in ("sgd", "sgd_momentum"):
+        momentum = 0.9 if name == "sgd_momentum" else 0.0
+        return torch.optim.SGD(trained, lr=1e-4, momentum=momentum, foreach=True)
+    if name == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(trained, lr=1e-4, scale_parameter=False, relative_step=False)
+    raise CaseError(f"optimizer {name} cannot be simulated: its kernels need a GPU; use tier formula")
+
+
+def name_states(recorder: Recorder, engine: Any) -> None:
+    """Count what weights, gradients and the optimizer hold under their names."""
+    outer = getattr(engine, "optimizer", None)
+    inner = getattr(outer, "optimizer", outer)
+    for group in getattr(inner, "param_groups", ()):
+        for parameter in group["params"]:
+            recorder.rename(parameter, MASTER)
+            if parameter.grad is not None:
+                recorder.rename(parameter.grad, GRADIENTS)
+    for state in getattr(inner, "state", {}).values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                recorder.rename(value, STATES)
+    for parameter in engine.module.parameters():
+        for held in (parameter, getattr(parameter, "ds_tensor", None)):
+            if held is not None:
+                recorder.rename(held, WEIGHTS)
+        if parameter.grad is not None:
+            recorder.rename(parameter.grad, GRADIENTS)

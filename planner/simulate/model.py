@@ -1,0 +1,107 @@
+"""The model of a case as its training program builds it: transformers' code, peft's adapters, frozen layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from planner.errors import CaseError
+from planner.training_case import Lora, Method, TrainingCase
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def build_model(case: TrainingCase, config: Any, ds_config: Mapping[str, Any], *, trust: bool) -> Any:
+    """Build a causal language model: under `zero.Init` at stage 3, else on the GPU in its type.
+
+    Args:
+        case: the job.
+        config: transformers' configuration.
+        ds_config: DeepSpeed's.
+        trust: whether code that came with the model may be run.
+    """
+    import deepspeed
+    from transformers import AutoModelForCausalLM
+
+    dtype = DTYPES[case.dtype]
+
+    def make() -> Any:
+        return AutoModelForCausalLM.from_config(
+            config, attn_implementation=case.attention, dtype=dtype, trust_remote_code=trust
+        )
+
+    if case.zero_stage == 3:
+        with deepspeed.zero.Init(config_dict_or_path=dict(ds_config), dtype=dtype):
+            return make()
+    with torch.device("meta"):
+        return make()
+
+
+def prepare(case: TrainingCase, model: Any) -> Any:
+    """Adapters, frozen layers and checkpointing, as the worker applies them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if case.lora is not None:
+            model = _adapted(case.lora, model)
+        if case.method is Method.freeze:
+            _freeze(model, case.freeze_last_layers)
+        if case.gradient_checkpointing:
+            _checkpoint(case, model)
+            if case.lora is not None:
+                model.enable_input_require_grads()
+    return model.train()
+
+
+def _adapted(lora: Lora, model: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.target_modules
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=2 * lora.r,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        modules_to_save=list(lora.modules_to_save) or None,
+        use_dora=lora.use_dora,
+        use_rslora=lora.use_rslora,
+        task_type="CAUSAL_LM",
+    )
+    known = {id(parameter) for parameter in model.parameters()}
+    try:
+        with torch.device("meta"):
+            model = get_peft_model(model, settings, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise CaseError(f"lora: {str(error).splitlines()[0]}") from error
+    wanted = DTYPES[lora.adapter_dtype]
+    for parameter in model.parameters():  # on the meta device peft leaves adapters in fp32
+        if id(parameter) not in known and parameter.requires_grad and parameter.dtype != wanted:
+            parameter.data = parameter.data.to(wanted)
+        if lora.train_base:
+            parameter.requires_grad_(True)
+    return model
+
+
+def _freeze(model: Any, trained: int) -> None:
+    """Train the last blocks and an output layer of its own."""
+    layers = model.config.num_hidden_layers
+    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == layers]
+    if not stacks:
+        raise CaseError("freeze: the model has no list of its blocks")
+    model.requires_grad_(False)
+    for block in stacks[0][-trained:]:
+        block.requires_grad_(True)
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is not model.get_input_embeddings().weight:
+        head.requires_grad_(True)
+
+
+def _checkpoint(case: TrainingCase, model: Any) -> None:
+    how = case.checkpointing
+    if not model.supports_gradient_checkpointing:
+        raise CaseError(f"{type(model).__name__} does not support gradient checkpointing")
+    model.gradient_checkpointing_enable(
+        gradient_checkpointing_kwargs={"use_reentrant": how.kind == "reentrant"}
+    )

@@ -1,0 +1,132 @@
+"""One rank of a training job over its start and first steps, in real code on shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from planner.memory.arena import Arena
+from planner.memory.replay import gpu_allocator
+from planner.simulate.engine import GRADIENTS, WEIGHTS, name_states, start_engine
+from planner.simulate.model import build_model, prepare
+from planner.simulate.modules import ModuleNames
+from planner.simulate.recorder import ACTIVATIONS, GPU, Recorder
+from planner.simulate.settings import ds_config
+from planner.simulate.surroundings import simulated_gpu
+from planner.simulate.weights import ModelWeights
+from planner.tables import workspace_bytes
+from planner.training import DISTINCT_MICRO_BATCHES, STEPS_FOR_FRAGMENTS
+from planner.training_case import TrainingCase
+
+STARTING, STEPPING, BACKWARD, INPUTS = "engine buffers", "step temporaries", "backward temporaries", "inputs"
+
+
+class SimulatedRun:
+    """One rank of a job.
+
+    Args:
+        case: the job.
+        content: the same in the case format, of which DeepSpeed's settings are read.
+        config: transformers' configuration of the model.
+        rank: which one.
+        trust: whether code that came with the model may be run.
+
+    Attributes:
+        arena: what was allocated, once it has been played.
+        start_peak_bytes: highest moment of loading and engine start.
+        weights: the model's parameters.
+    """
+
+    def __init__(
+        self,
+        case: TrainingCase,
+        content: Mapping[str, Any],
+        config: Any,
+        *,
+        rank: int = 0,
+        trust: bool = False,
+    ) -> None:
+        self.case, self._config, self._rank, self._trust = case, config, rank, trust
+        self._micro_batches = min(case.grad_accum, DISTINCT_MICRO_BATCHES)
+        self._ds_config = ds_config(content, grad_accum=self._micro_batches)
+        self.arena = Arena(gpu_allocator(expandable_segments=case.expandable_segments))
+        self.modules = ModuleNames()
+        offloads = (case.offload_optimizer, case.offload_param) != ("none", "none")
+        self.recorder = Recorder(
+            self.arena, workspace_bytes(case.device), offloads=offloads, where=self.modules.now
+        )
+        self.start_peak_bytes = 0
+
+    def play(self, *, steps: int = STEPS_FOR_FRAGMENTS) -> Arena:
+        """Run everything; the arena then holds events, phases and the peak of the steps."""
+        with simulated_gpu(self.recorder, rank=self._rank, world_size=self.case.world_size):
+            engine = self._start()
+            self.start_peak_bytes = max(phase.peak_bytes for phase in self.arena.phases)
+            self.arena.forget_peak()
+            for step in range(steps):
+                self._optimize(engine, step)
+        return self.arena
+
+    def _start(self) -> Any:
+        recorder = self.recorder
+        recorder.label = WEIGHTS
+        model = build_model(self.case, self._config, self._ds_config, trust=self._trust)
+        recorder.take(model.parameters())
+        model = prepare(self.case, model)
+        self.weights = ModelWeights(model)
+        self.modules.follow(model)
+        self.arena.end_phase("load")
+        recorder.label, recorder.starting = STARTING, True
+        engine = start_engine(self.case, model, self._ds_config)
+        recorder.starting = False
+        name_states(recorder, engine)
+        self.arena.end_phase("engine start")
+        return engine
+
+    def _optimize(self, engine: Any, step: int) -> None:
+        loss = None
+        for _ in range(self._micro_batches):
+            loss = None  # the graph of the last micro-batch goes with the last name for its loss
+            loss = self._forward(engine, step)
+            self._backward(engine, loss, step)
+            self.recorder.label = STEPPING
+            engine.step()
+        name_states(self.recorder, engine)
+        self.arena.end_phase(f"step {step + 1}")
+
+    def _forward(self, engine: Any, step: int) -> Any:
+        recorder, case = self.recorder, self.case
+        recorder.label = INPUTS
+        inputs = _inputs(case)
+        recorder.label, recorder.answer = ACTIVATIONS, not case.masked  # "is nothing masked?"
+        loss = engine(**inputs).loss
+        recorder.answer = False  # "is anything infinite?"
+        self.arena.end_phase(f"forward {step + 1}")
+        return loss
+
+    def _backward(self, engine: Any, loss: Any, step: int) -> None:
+        recorder = self.recorder
+        recorder.label, recorder.backward = BACKWARD, True
+        engine.backward(loss)
+        recorder.backward = False
+        for parameter in engine.module.parameters():
+            if parameter.grad is not None:
+                recorder.rename(parameter.grad, GRADIENTS)
+        self.arena.end_phase(f"backward {step + 1}")
+
+
+def _inputs(case: TrainingCase) -> dict[str, Any]:
+    shape = (case.micro_batch, case.seq_len)
+
+    def numbers() -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.int64, device=GPU)
+
+    ids = numbers()
+    inputs = {"input_ids": ids, "labels": ids}
+    if case.padded:
+        inputs["attention_mask"] = numbers()
+    if case.packed:
+        inputs["position_ids"] = numbers()
+    return inputs

@@ -1,0 +1,70 @@
+"""Reads a case for the simulation: transformers' own configuration, and families that no formula knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.architecture.families import FAMILIES, architecture_of
+from planner.architecture.spec import Architecture
+from planner.errors import CaseError, did_you_mean
+from planner.parsing import parse_training_case
+from planner.training_case import TrainingCase
+
+
+def read_case(content: Mapping[str, Any]) -> tuple[TrainingCase, Any]:
+    """Return a case and transformers' configuration of its model.
+
+    Raises:
+        CaseError: for a family that transformers does not know either, and for whatever is wrong with the case.
+    """
+    given = content.get("hf_config")
+    if not isinstance(given, Mapping):
+        raise CaseError("hf_config must be a mapping: the model's config.json")
+    config = _transformers_config(dict(given))
+
+    def architecture(case: Mapping[str, Any]) -> Architecture:
+        known = str(given.get("model_type")) in FAMILIES
+        return architecture_of(case["hf_config"]) if known else unverified_architecture(config)
+
+    return parse_training_case(content, architecture=architecture), config
+
+
+def _transformers_config(given: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    name = str(given.pop("model_type", ""))
+    if name not in CONFIG_MAPPING or name not in CAUSAL:
+        raise CaseError(
+            f"model_type {name!r}: this transformers has no such language model. {did_you_mean(name, CAUSAL)}"
+        )
+    given.pop("architectures", None)
+    try:
+        config = AutoConfig.for_model(name, **given)
+    except (TypeError, ValueError, KeyError) as error:
+        raise CaseError(f"hf_config: {str(error).splitlines()[0]}") from error
+    config.use_cache = False
+    return config
+
+
+def unverified_architecture(config: Any) -> Architecture:
+    """What the planner asks of an architecture beside its graph, which the simulation finds out by itself."""
+    text = config.get_text_config()
+
+    def number(name: str, otherwise: int = 1) -> int:
+        value = getattr(text, name, None)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
+
+    heads, hidden = number("num_attention_heads"), number("hidden_size")
+    return Architecture(
+        model_type=config.model_type,
+        layers=number("num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=number("num_key_value_heads", heads),
+        head_dim=number("head_dim", max(hidden // heads, 1)),
+        ffn=number("intermediate_size"),
+        vocab=number("vocab_size"),
+        tied=bool(getattr(text, "tie_word_embeddings", False)),
+    )
