@@ -4,7 +4,7 @@
 
 Hydra composes 200 of the points, in one session, and is extrapolated. `--check` takes random settings for
 so long, compares their verdicts with those of the full forecast (`llmsys plan`), and prints how far
-estimates lie from what jobs require: `UNDER` and `OVER` in `llmsys_exp/sweeps/gate/screen.py` stand on that.
+estimates lie from what jobs require: the figures in `llmsys_exp/sweeps/gate/margins.py` stand on that.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Forecast:
         low = max(self.peak_allocated_bytes, self.start_peak_bytes)
         if not self.fragments:
             return low
-        return safe_limit(self._least_limit, low=low, high=max(self.peak_reserved_bytes, low))
+        return safe_limit(self.least_limit, low=low, high=max(self.peak_reserved_bytes, low))
 
     def survives(self, limit_bytes: int) -> bool:
         """Whether the allocator gets through under a limit."""
@@ -142,10 +142,10 @@ class Forecast:
         """Whether a job gets through under exactly this limit, be it by luck."""
         if not self.fragments:
             return limit_bytes >= max(self.peak_allocated_bytes, self.start_peak_bytes)
-        return self._least_limit(limit_bytes) is not None
+        return self.least_limit(limit_bytes) is not None
 
-    def _least_limit(self, limit_bytes: int) -> int | None:
-        """The smallest limit under which all goes the same way; None: it does not get through."""
+    def least_limit(self, limit_bytes: int) -> int | None:
+        """The smallest limit under which all goes as under this one; None: it does not get through."""
         try:
             return self._replay(limit_bytes).least_limit
         except OutOfMemory:

@@ -36,6 +36,7 @@ def named_folder(text: str, outputs: Path) -> Path:
         UserError: when there is none, or what is named is a manifest that lies alone.
     """
     folder = named_file(text, outputs).parent
-    if not RunPaths(folder).job.is_file():
-        raise UserError("This is not a run folder", where=text, why="It holds no job.json")
+    if not RunPaths(folder).is_run:
+        why = "It holds neither job.json nor start.json"
+        raise UserError("This is not a run folder", where=text, why=why)
     return folder

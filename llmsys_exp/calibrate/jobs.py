@@ -65,7 +65,7 @@ def commands(device: Device, gpus: int, outputs: Path, more: Sequence[str]) -> l
         *(
             "model.weights=random",
             "data.name=words",
-            f"data.train={_rows_file(outputs)}",
+            f"data.train={rows_file(outputs)}",
             "data.heldout=null",
         ),
         *(f"data.max_length={LENGTH}", "data.train_on_prompt=true", "offload=none"),
@@ -92,7 +92,7 @@ def run_jobs(jobs: Sequence[Sequence[str]], outputs: Path, console: Console) -> 
     from llmsys_exp.jobs.job import Run
     from llmsys_exp.jobs.pipeline import run_steps
 
-    _write_rows(outputs)
+    write_rows(outputs)
     done: list[Path] = []
     for number, overrides in enumerate(jobs, start=1):
         console.title(f"Job {number} of {len(jobs)}: {' '.join(overrides[:5])}")
@@ -111,14 +111,16 @@ def run_jobs(jobs: Sequence[Sequence[str]], outputs: Path, console: Console) -> 
     return done
 
 
-def _rows_file(outputs: Path) -> Path:
+def rows_file(outputs: Path) -> Path:
+    """Return where `write_rows` puts them."""
     return outputs.absolute() / NAME / "rows.json"
 
 
-def _write_rows(outputs: Path) -> None:
+def write_rows(outputs: Path) -> None:
+    """Write rows that all fill `LENGTH` tokens."""
     words = ("lamp", "chair", "desk", "red", "blue", "two", "three", "please")
     text = " ".join(words[number % len(words)] for number in range(WORDS))
-    file = _rows_file(outputs)
+    file = rows_file(outputs)
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, [{"instruction": f"{number} {text}", "output": "done"} for number in range(ROWS)])

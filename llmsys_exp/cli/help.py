@@ -62,7 +62,11 @@ _FLAGS = {
   --csv FILE.csv        every point with all its figures (--parquet FILE.parquet: the same for pandas)
   --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)
   --axes ACROSS,DOWN    the two overrides of the map where more vary; the best of the others is shown
-  --force               replace these files where they exist""".lstrip("\n"),
+  --force               replace these files where they exist
+  --tier NAME           who answers: formula, estimate, simulate, dryrun (a GPU runs one rank for real)
+  --rank N              which rank a dry run runs (0)
+  --search WHAT         where a dry run really ends: limit, micro_batch, length
+  --allow-shared        dry-run although others use the GPU""".lstrip("\n"),
 }
 
 _EXAMPLES = {

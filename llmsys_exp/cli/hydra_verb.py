@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.cli.options import TABLE_FLAGS, Options, split_options, unknown_argument
+from llmsys_exp.cli.plan_tiers import TIER_FLAGS
 from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK, ConfigError, DoesNotFit, UserError
 
@@ -199,7 +200,7 @@ def parse_flags(rest: Sequence[str], verb: str) -> Namespace:
     for text in rest:
         flag = text.partition("=")[0]
         if text.startswith("--") and not any(name.startswith(flag) for name in known):
-            ours = ["--json", "--verbose", *(TABLE_FLAGS if verb == "plan" else ())]
+            ours = ["--json", "--verbose", *((*TABLE_FLAGS, *TIER_FLAGS) if verb == "plan" else ())]
             raise unknown_argument(flag, [*known, *ours], where=f"llmsys {verb}")
     try:
         return parser.parse_intermixed_args(list(rest))

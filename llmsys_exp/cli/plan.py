@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.cli.options import TableOptions, split_options, split_table_options
+from llmsys_exp.cli.plan_tiers import Answer, TierOptions, answer, check_tier, split_tier_options
 from llmsys_exp.config.schema import Config, GatePolicy
 from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK
 from llmsys_exp.plan.serving_step import only_serves, plan_serving
@@ -18,22 +19,24 @@ from llmsys_exp.report.console import Console
 def run(arguments: Sequence[str]) -> int:
     """Plan one point or many."""
     tables, rest = split_table_options(arguments)
+    tier, rest = split_tier_options(rest)
     options, others = split_options(rest)
     if not options.help and any(text in ("-m", "--multirun") for text in others):
+        check_tier(tier, swept=True)
         return _run_sweep(tables, rest)
     if not options.help and (tables.files or tables.axes):
         from llmsys_exp.report.plan_output import check_output
 
         check_output(tables, swept=None)
-    return run_verb("plan", rest, lambda request: plan_point(request, tables), _no_points)
+    return run_verb("plan", rest, lambda request: plan_point(request, tables, tier), _no_points)
 
 
-def plan_point(request: Request, tables: TableOptions) -> int:
+def plan_point(request: Request, tables: TableOptions, tier: TierOptions) -> int:
     """Resolve one configuration, print the plan, write the files asked for."""
     from llmsys_exp.runs.folder import check_name
 
     check_name(request.config.name)
-    planned = _Planned(request.config)
+    planned = _Planned(request.config, tier, _notes(request.options.json))
     if request.options.json:
         content = {"overrides": list(request.overrides), **planned.to_dict()}
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
@@ -53,18 +56,20 @@ def plan_point(request: Request, tables: TableOptions) -> int:
 class _Planned:
     """One configuration, planned: its training, its serving, or both."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tier: TierOptions, progress: Console) -> None:
         from llmsys_exp.plan import resolve
 
+        check_tier(tier, serves=only_serves(config))
         self._training = None if only_serves(config) else resolve(config)
         self._serving = plan_serving(config)
+        self._answer = Answer(True) if self._training is None else answer(self._training, tier, progress)
         self._asks_for_sglang = config.inference.engine != "transformers"
 
     @property
     def fits(self) -> bool:
         """Whether all of it does."""
         return all((
-            self._training is None or self._training.verdict.fits,
+            self._answer.fits,
             self._serving is None or self._serving.fits,
         ))  # fmt: skip
 
@@ -72,7 +77,7 @@ class _Planned:
         """Return plain values."""
         from llmsys_exp.plan import plan_to_dict
 
-        content = {} if self._training is None else plan_to_dict(self._training)
+        content = {} if self._training is None else {**plan_to_dict(self._training), **self._answer.parts}
         return content if self._serving is None else {**content, "serving": self._serving.describe()}
 
     def show(self, console: Console) -> None:
@@ -81,6 +86,7 @@ class _Planned:
             from llmsys_exp.report.plan_text import show_plan
 
             show_plan(console, self._training)
+            self._answer.show(console)
         if self._serving is not None:
             from llmsys_exp.report.serving_text import show_serving
 

@@ -15,6 +15,7 @@ from llmsys_exp.browse.points import SweepPoint, find_points
 from llmsys_exp.cli.options import split_options, take_repeated, take_values, unknown_argument
 from llmsys_exp.errors import EXIT_OK, UserError, closest, unknown_name
 from llmsys_exp.report.console import Console, clean, duration, gib
+from llmsys_exp.runs.known_rows import KnownRows
 from llmsys_exp.runs.listing import FoundRun, RunRow, find_runs
 
 _HELP = """llmsys runs - list run folders; follow, show and clear away single ones
@@ -68,8 +69,11 @@ def run(arguments: Sequence[str]) -> int:
         raise unknown_name("order", sort, ["time", *_SORTS], where="--sort")
     limit = _limit(values.get("--limit", "all" if options.json else str(SHOWN)))
     points = find_points(outputs).by_run
-    chosen = filters.choose(find_runs(outputs))
+    known = KnownRows(outputs)
+    found = find_runs(outputs, known)
+    chosen = filters.choose(found)
     rows = _sorted(chosen, sort, is_reverse=is_reverse, limit=limit)
+    known.save(one.paths.manifest for one in found)
     if options.json:
         content = [{**row.to_dict(), "point": _point(points.get(row.id))} for row in rows]
         sys.stdout.write(json.dumps(content, indent=2) + "\n")

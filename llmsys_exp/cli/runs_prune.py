@@ -108,7 +108,7 @@ def _meant(
 
 def _is_experiment(folder: Path) -> bool:
     """Whether a folder holds runs itself, and not experiments with runs."""
-    return any(RunPaths(one).job.is_file() for one in folder.iterdir()) if folder.is_dir() else False
+    return any(RunPaths(one).is_run for one in folder.iterdir()) if folder.is_dir() else False
 
 
 def _remove_all(found: _Found, outputs: Path) -> tuple[_Found, list[str]]:

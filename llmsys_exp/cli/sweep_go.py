@@ -14,7 +14,7 @@ from typing import Any
 
 from llmsys_exp.cli.options import Options, take_values, unknown_argument
 from llmsys_exp.cli.sweep_follow import newest_sweep, runner_of, status
-from llmsys_exp.cli.sweep_ray import check_cluster, check_ray, run_on_ray
+from llmsys_exp.cli.sweep_ray import check_address, check_cluster, check_ray, run_on_ray
 from llmsys_exp.cli.sweep_results import refresh
 from llmsys_exp.cli.sweep_slurm import check_slurm, submit_left
 from llmsys_exp.errors import EXIT_USER, UserError
@@ -29,6 +29,7 @@ from llmsys_exp.sweeps.running.lease import leases_here
 from llmsys_exp.sweeps.running.runner import Runner, RunOptions, Supply
 from llmsys_exp.sweeps.running.size import JobSizes, check_room
 from llmsys_exp.sweeps.running.start import slots_needed
+from llmsys_exp.sweeps.slurm.array import check_queue
 
 _ELSEWHERE = "KEY=VALUE,... or off"
 VALUES = {"--jobs": "N", "--timeout": "SECONDS", "--slurm": _ELSEWHERE, "--ray": _ELSEWHERE}
@@ -97,6 +98,14 @@ def check_here(sweep: Sweep, how: RunOptions, states: dict[int, PointState]) -> 
     """Refuse points that are left and for which this machine is too small, where it is to run them."""
     if how.slurm is None and how.ray is None:
         check_room(leases_here(), JobSizes(sweep).left(states), sweep.verb)
+
+
+def check_answers(how: RunOptions) -> None:
+    """Refuse a cluster that does not answer, as far as that is known without being part of it."""
+    if how.slurm is not None:
+        check_queue()
+    if how.ray is not None:
+        check_address(how.ray)
 
 
 def _extend(paths: SweepPaths, sweep: Sweep, trials: int) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from llmsys_exp.cli.options import Options, take_values
+from llmsys_exp.cli.sweep_follow import runner_of
 from llmsys_exp.cli.sweep_go import (
     SWITCHES,
     VALUES,
+    check_answers,
     check_here,
     console_of,
     go,
@@ -26,11 +30,13 @@ from llmsys_exp.report.console import Console
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths, create_sweep
 from llmsys_exp.sweeps.gate.gate import gate_points, reason
-from llmsys_exp.sweeps.ledger.ledger import SKIPPED, PointState
+from llmsys_exp.sweeps.ledger.ledger import PLANNED, SKIPPED, PointState
 from llmsys_exp.sweeps.points.find import points_of
 from llmsys_exp.sweeps.points.point import Points
 from llmsys_exp.sweeps.points.sweep_file import read_sweep_file
+from llmsys_exp.sweeps.ray.files import driver_of
 from llmsys_exp.sweeps.running.runner import RunOptions
+from llmsys_exp.sweeps.slurm.array import uses_slurm
 
 _FILL = "--fill"
 
@@ -44,6 +50,7 @@ def run(rest: list[str], options: Options) -> int:
     file, overrides = _split_file(overrides)
     verb = values.get("--verb", "train")
     how = options_of_run(RunOptions(), values, switches)
+    check_answers(how)
     read = None if file is None else read_sweep_file(file)
     if read is not None and read.search is not None:
         if _FILL in switches:
@@ -57,7 +64,24 @@ def run(rest: list[str], options: Options) -> int:
     else:
         found = points_of(overrides, (), file, verb)
         paths, sweep = _new_sweep(found, verb, how, console_of(options), fill=_FILL in switches)
-    return go(paths, sweep, how, options, detach="--detach" in switches, new=True)
+    try:
+        return go(paths, sweep, how, options, detach="--detach" in switches, new=True)
+    except UserError:
+        _discard_unstarted(paths, sweep, how)
+        raise
+
+
+def _discard_unstarted(paths: SweepPaths, sweep: Sweep, how: RunOptions) -> None:
+    """Take away a folder that a cluster refused as a whole, lest it be the newest sweep for no reason."""
+    handed = uses_slurm(paths) or driver_of(paths) is not None or paths.log.exists()
+    if (how.slurm is None and how.ray is None) or handed or runner_of(paths) is not None:
+        return
+    if all(
+        now.state in (PLANNED, SKIPPED) and not now.attempt for now in sweep.ledger(paths).states().values()
+    ):
+        shutil.rmtree(paths.folder, ignore_errors=True)
+        with suppress(OSError):  # other runs and sweeps lie there
+            paths.folder.parent.rmdir()
 
 
 def _new_sweep(
@@ -65,7 +89,7 @@ def _new_sweep(
 ) -> tuple[SweepPaths, Sweep]:
     """Plan the points and make the folder; nothing is made where anything is wrong."""
     console.line(f"Planning {_counted(len(found.points))} ...")
-    gated = gate_points(found, verb=verb, fill=fill)
+    gated = gate_points(found, verb=verb, fill=fill, tell=console.line)
     points = [one.point for one in gated]
     config = compose_config([*found.base, *points[0].overrides])
     check_name(config.name)

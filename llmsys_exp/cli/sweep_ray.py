@@ -9,7 +9,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.files import disk_errors
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
-from llmsys_exp.sweeps.ray.cluster import check_sizes, connected
+from llmsys_exp.sweeps.ray.cluster import check_port, check_sizes, connected
 from llmsys_exp.sweeps.ray.options import RayOptions, parse_ray, require_ray
 from llmsys_exp.sweeps.running.runner import RunOptions
 from llmsys_exp.sweeps.running.size import JobSizes
@@ -28,6 +28,15 @@ def check_ray(how: RunOptions) -> RunOptions:
             if given:
                 raise UserError(f"{flag} does not go with --ray", why="Ray's scheduler places the points")
     return how
+
+
+def check_address(text: str) -> None:
+    """Refuse the options of `--ray` where nobody listens at their address; `auto` is looked up by Ray.
+
+    Raises:
+        UserError: naming the address.
+    """
+    check_port(parse_ray(text).address)
 
 
 def check_cluster(paths: SweepPaths, sweep: Sweep, how: RunOptions) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llmsys_exp.cli.options import Options, take_repeated, take_values
 from llmsys_exp.cli.sweep_go import check_here, console_of, go, opened
 from llmsys_exp.errors import ConfigError, UserError, unknown_name
 from llmsys_exp.launch import failure
+from llmsys_exp.sweeps.folder import Sweep
 from llmsys_exp.sweeps.ledger.ledger import FAILED, SKIPPED, PointState
 from llmsys_exp.sweeps.ledger.settle import has_kind, reopen
 from llmsys_exp.sweeps.points.settings import one_setting
+
+SHOWN = 10
+"""Points that stay skipped and are named."""
 
 
 def retry(rest: list[str], options: Options) -> int:
@@ -31,15 +35,31 @@ def retry(rest: list[str], options: Options) -> int:
         for number, now in ledger.states().items()
         if has_kind(now, wanted)
     }
-    check_here(sweep, how, again)
-    numbers = reopen(ledger, wanted, settings)
     console = console_of(options)
-    if not numbers:
+    kept = _still_skipped(sweep, {n: now for n, now in again.items() if ledger.states()[n].state == SKIPPED})
+    check_here(sweep, how, {number: now for number, now in again.items() if number not in kept})
+    numbers = reopen(ledger, wanted, settings, leave=kept)
+    for number, why in list(kept.items())[:SHOWN]:
+        console.line(f"Point {number} stays skipped: {why}")
+    if len(kept) > SHOWN:
+        console.line(f"{len(kept) - SHOWN} more stay skipped")
+    if kept and not numbers:
+        console.line("Nothing is planned again; --set gate=warn runs them all the same")
+    elif not numbers:
         kinds = f"; there are {', '.join(sorted(there))}" if there else ""
         console.line(f"No point has failed in that way{kinds}")
     else:
         console.line(f"Planned again: {', '.join(map(str, numbers))}")
     return go(paths, sweep, how, options, detach=detach)
+
+
+def _still_skipped(sweep: Sweep, skipped: Mapping[int, PointState]) -> dict[int, str]:
+    """Ask the gate about skipped points."""
+    if not skipped:
+        return {}
+    from llmsys_exp.sweeps.gate.again import still_skipped  # slow to import, and seldom needed
+
+    return still_skipped(sweep, skipped)
 
 
 def _check_settings(settings: Sequence[str]) -> None:

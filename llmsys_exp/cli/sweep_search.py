@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llmsys_exp.config.schema import GateTier
 from llmsys_exp.errors import UserError, unknown_name
 from llmsys_exp.report.console import Console
 from llmsys_exp.runs.folder import check_name
@@ -36,6 +37,13 @@ def new_search(
     require_optuna()
     config = composed(read, base)
     check_name(config.name)
+    if config.gate.tier is GateTier.dryrun:
+        raise UserError(
+            "A search has no dry runs",
+            where="gate.tier=dryrun",
+            why="Its points are made while others run on the GPUs",
+            do="Leave gate.tier=formula",
+        )
     space, against = Feasible(read, base, verb).narrowed()
     assert read.search is not None
     sought = {"search": {one.key: one.plain() for one in space}, "trials": read.search.trials}

@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from llmsys_exp.config.experiment_path import register_experiments
 from llmsys_exp.config.folders import ROOT_CONFIG, conf_dir
@@ -23,6 +23,15 @@ from llmsys_exp.errors import ConfigError, UserError
 VERSION_BASE = "1.3"
 SCHEMA = "llmsys_schema"
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+class MissingValuesError(ConfigError):
+    """Settings that an experiment leaves to whoever runs it, and that are not given."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Name the settings."""
+        super().__init__([UserError(f"{key} has no value", do=f"Add {key}=VALUE") for key in keys])
+        self.keys = tuple(keys)
 
 
 def register_schema() -> None:
@@ -62,7 +71,7 @@ def to_config(tree: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ConfigError([_short(error)]) from error
     if missing:
-        raise ConfigError([UserError(f"{key} has no value", do=f"Add {key}=VALUE") for key in missing])
+        raise MissingValuesError(missing)
     try:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
@@ -121,6 +130,10 @@ def _wrong_words(node: Any, prefix: str = "") -> list[UserError]:
 
 def _short(error: Exception) -> UserError:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and (
+        new := _new_entry(cause.full_key or "")
+    ):
+        return new
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     what = lines[0] if lines else type(error).__name__
     if what.startswith("Ambiguous value"):
@@ -128,3 +141,13 @@ def _short(error: Exception) -> UserError:
     if what.startswith("Additional config directory"):
         return UserError(what, where="--config-dir", do="Name a folder that exists")
     return UserError(what, do="Show the whole tree with --cfg job")
+
+
+def _new_entry(key: str) -> UserError | None:
+    """Describe an entry that a mapping of names to values does not have; None for other keys."""
+    from llmsys_exp.config.tree import settings_tree
+
+    mapping, _, name = key.rpartition(".")
+    if mapping not in settings_tree().leaves:
+        return None
+    return UserError(f"{mapping} has no entry {name} yet", do=f"A new one takes a plus: +{key}=VALUE")

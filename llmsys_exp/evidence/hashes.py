@@ -6,7 +6,6 @@ The store lies in the user's cache folder and is shared by processes; without it
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from pathlib import Path
 from threading import Event
 
 from llmsys_exp.runs.files import file_blocks
+from llmsys_exp.runs.unchanged import SETTLED_S, identity, user_cache
 
 STORE = "file-hashes-1.sqlite"
-SETTLED_S = 2.0
-"""A file changed within this time may change again without a new time stamp, so it is not remembered."""
 WAIT_S = 2.0
 _TABLE = (
     "create table if not exists hashes (device integer, inode integer, bytes integer, modified integer, "
@@ -32,19 +30,6 @@ class Stopped(Exception):
     """The hash is not needed any more."""
 
 
-def user_cache() -> Path:
-    """Return the user's own cache folder for llmsys.
-
-    Raises:
-        OSError: for a user without a home.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    try:
-        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "llmsys"
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
-
-
 class HashStore:
     """Hashes of files by device, inode, size and times."""
 
@@ -55,7 +40,7 @@ class HashStore:
         """Return the hash of a file that is as it was when it was hashed; None where that is not known."""
         found = None
         with suppress(OSError, sqlite3.Error), self._open() as store:
-            found = store.execute(_FIND, _identity(file.stat())).fetchone()
+            found = store.execute(_FIND, identity(file.stat())).fetchone()
         return found[0] if found else None
 
     def hash_of(self, file: Path, stop: Event | None = None) -> str:
@@ -71,9 +56,9 @@ class HashStore:
         before = file.stat()
         digest = _hash(file, stop)
         after = file.stat()
-        if _identity(before) == _identity(after) and time.time() - before.st_mtime > SETTLED_S:
+        if identity(before) == identity(after) and time.time() - before.st_mtime > SETTLED_S:
             with suppress(OSError, sqlite3.Error), self._open() as store, store:
-                store.execute(_KEEP, (*_identity(after), digest))
+                store.execute(_KEEP, (*identity(after), digest))
         return digest
 
     @contextmanager
@@ -94,11 +79,3 @@ def _hash(file: Path, stop: Event | None) -> str:
             raise Stopped
         digest.update(block)
     return digest.hexdigest()
-
-
-def _identity(found: os.stat_result) -> tuple[int, ...]:
-    # sqlite's numbers are signed and have 64 bits; device numbers of some file systems use all of them
-    device, inode = (
-        number - (1 << 64) if number >= 1 << 63 else number for number in (found.st_dev, found.st_ino)
-    )
-    return device, inode, found.st_size, found.st_mtime_ns, found.st_ctime_ns

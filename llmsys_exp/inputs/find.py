@@ -77,7 +77,8 @@ def find_inputs(config: Config, steps: list[Step]) -> Inputs:
 def find_model(config: Config) -> str | None:
     """Return the model's folder: `model.path`, where `model.package` is converted to, or the hub cache.
 
-    None means that only the shape is needed: of a perceptron, or of a model that transformers may look up.
+    None means that only the shape is needed: of a perceptron, of random weights without files at hand, or of
+    a model that transformers may look up.
 
     Raises:
         UserError: when there is none.
@@ -88,7 +89,8 @@ def find_model(config: Config) -> str | None:
     if model.path is not None:
         return str(_model_path(model.path))
     if model.package is not None:
-        return str(converted_folder(config))
+        folder = converted_folder(config)
+        return str(folder) if _is_converted(folder) or _reads_package(model) else None
     cached = _hub_snapshot(model)
     if cached is not None:
         return str(cached)
@@ -107,11 +109,23 @@ def converted_folder(config: Config) -> Path:
 
 
 def conversion(config: Config, python: str) -> list[str] | None:
-    """Return the command that converts the weights of `model.package`; None where there is none to do."""
+    """Return the command that converts the weights of `model.package`; None where they are not needed."""
     model = config.model
     if model.package is None or model.path is not None:
         return None
+    if not _reads_package(model):
+        return None
     return [python, "-m", "llmsys_exp.workers.convert", model.package, str(converted_folder(config))]
+
+
+def _reads_package(model: ModelConfig) -> bool:
+    """Random weights take their shape from the planner's table; a tokenizer that is there already is used."""
+    return model.weights is Weights.pretrained or model.entry is None
+
+
+def _is_converted(folder: Path) -> bool:
+    """Whether somebody has converted the package before: the folder appears whole."""
+    return (folder / "config.json").is_file()
 
 
 def _model_path(text: str) -> Path:

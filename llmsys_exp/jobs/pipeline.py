@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.config.schema import Config, OnOom, Step
+from llmsys_exp.dryrun.gate import pass_gate
 from llmsys_exp.errors import JobError, UserError
 from llmsys_exp.inputs.find import find_model
-from llmsys_exp.jobs import gate
 from llmsys_exp.jobs.inference import TITLE as INFER_TITLE
 from llmsys_exp.jobs.inference import run_inference
 from llmsys_exp.jobs.job import (
@@ -157,7 +157,7 @@ def _foresee_quantize(config: Config, console: Console) -> None:
 def _pass_gate(plan: Plan, console: Console) -> None:
     console.title("Forecast")
     show_plan(console, plan)
-    for warning in gate.check(plan):
+    for warning in pass_gate(plan, console):
         console.line(console.style(f"warning: {warning}", "yellow"))
 
 

@@ -62,7 +62,7 @@ _PATTERNS: tuple[tuple[str, str, str, str], ...] = (
         r"NCCL (error|WARN|timeout)|ncclSystemError|ncclUnhandledCudaError|Watchdog caught collective"
         r"|Connection closed by peer|EADDRINUSE|address already in use",
         "The ranks lost each other",
-        "Start again; when it repeats, set launcher.env.NCCL_DEBUG=INFO and read the log",
+        "Start again; when it repeats, set ++launcher.env.NCCL_DEBUG=INFO and read the log",
     ),
     (
         DISK,

@@ -89,12 +89,8 @@ def world_size(config: Config) -> int:
     return config.hardware.gpus_per_node * config.hardware.nodes
 
 
-def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
-    """The case of a configuration; open settings get a neutral value that the search replaces.
-
-    Raises:
-        ConfigError: with everything that the planner refuses.
-    """
+def case_content(config: Config, *, dtype: str) -> dict[str, Any]:
+    """The case of a configuration in the case format; open settings get a neutral value."""
     zero, offload, training = config.zero, config.offload, config.training
     case: dict[str, Any] = {
         **(mlp_shape(config) if is_mlp(config) else _decoder(config, dtype)),
@@ -112,8 +108,17 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
     }
     if zero.stage == AUTO:  # not to be refused for a stage that is still to be chosen
         case |= {"zero_stage": _least_stage(case)}
+    return case
+
+
+def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
+    """The case of a configuration; the search replaces the neutral values of open settings.
+
+    Raises:
+        ConfigError: with everything that the planner refuses.
+    """
     try:
-        parsed = planner.parse_training_case(case)
+        parsed = planner.parse_training_case(case_content(config, dtype=dtype))
         if parsed.lora is not None:
             adapted_names(parsed.architecture, parsed.lora)
     except planner.CaseError as error:

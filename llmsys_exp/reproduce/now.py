@@ -16,7 +16,7 @@ from llmsys_exp.errors import UserError
 from llmsys_exp.evidence.code import code_facts
 from llmsys_exp.evidence.data_files import data_files, data_paths
 from llmsys_exp.evidence.errors import EvidenceError
-from llmsys_exp.evidence.hashes import HashStore, user_cache
+from llmsys_exp.evidence.hashes import HashStore
 from llmsys_exp.evidence.machine import machine_facts
 from llmsys_exp.evidence.model_files import model_facts, model_files
 from llmsys_exp.evidence.packages import installed
@@ -29,6 +29,7 @@ from llmsys_exp.launch.interpreter import interpreter
 from llmsys_exp.launch.place import find_place
 from llmsys_exp.plan.case_mlp import is_mlp
 from llmsys_exp.reproduce.logged import Logged
+from llmsys_exp.runs.unchanged import user_cache
 from llmsys_exp.workers.data.fingerprint import hash_sources
 
 T = TypeVar("T")

@@ -70,7 +70,12 @@ def publish(path: Path, data: bytes, *, overwrite: bool = True) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, keys in the order given, under another name, then rename it."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+    write_text(path, json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """Return JSON as it is written to files."""
+    return json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def read_json(path: Path) -> Any:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llmsys_exp.runs.folder import TIME_FORMAT
+from llmsys_exp.runs.known_rows import KnownRows
 from llmsys_exp.runs.migrate import find_manifest
 from llmsys_exp.runs.paths import RunPaths
 from llmsys_exp.runs.status import COMPLETE, state_of
 from llmsys_exp.runs.told import Told, group, read_told
 
 _TIME_SIGNS = len("2026-01-02_12-00-00")
+OF_MANIFEST = ("steps", "started", "loss", "score", "peak_bytes", "seconds")
+"""What a row says of a complete run by its manifest alone."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class FoundRun:
     """A run folder. Of what is read only the row is kept: thousands of records would not be small."""
 
     paths: RunPaths
+    known: KnownRows | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -64,7 +68,7 @@ class FoundRun:
         try:
             return datetime.strptime(self.paths.folder.name[:_TIME_SIGNS], TIME_FORMAT)
         except ValueError:
-            return datetime.fromtimestamp(_modified(self.paths.job))
+            return datetime.fromtimestamp(_modified(self.paths.job) or _modified(self.paths.start))
 
     @property
     def state(self) -> str:
@@ -74,15 +78,30 @@ class FoundRun:
     @cached_property
     def row(self) -> RunRow:
         """What the list says of it."""
-        return self._row_of(self.read())
+        if self.known is None:
+            return self._read_row()
+        manifest = self.paths.manifest
+        kept = self.known.find(manifest)
+        if kept is not None:
+            return RunRow(name=self.name, id=self.id, folder=str(self.paths.folder), state=COMPLETE, **kept)
+        mark = self.known.mark(manifest)
+        row = self._read_row()
+        if mark is not None and row.state == COMPLETE:
+            self.known.keep(manifest, mark, {key: getattr(row, key) for key in OF_MANIFEST})
+        return row
 
     def read(self) -> Told:
         """Read what it tells; of a complete run without job.json, which takes time and says nothing more."""
         manifest = find_manifest(self.paths.manifest)
         whole = None if manifest is None else Told(self.paths, manifest, True, {})
         told = whole or read_told(self.paths.folder)
-        self.__dict__.setdefault("row", self._row_of(told))
+        if "row" not in self.__dict__:
+            self.__dict__["row"] = self._row_of(told)
         return told
+
+    def _read_row(self) -> RunRow:
+        self.read()
+        return self.__dict__["row"]
 
     def _row_of(self, told: Told) -> RunRow:
         """Return the row of what was read."""
@@ -102,11 +121,16 @@ class FoundRun:
         )
 
 
-def find_runs(outputs: Path) -> list[FoundRun]:
-    """Return the runs below `outputs`, or below the folder of one experiment, oldest first; none is read."""
+def find_runs(outputs: Path, known: KnownRows | None = None) -> list[FoundRun]:
+    """Return the runs below `outputs`, or below the folder of one experiment, oldest first; none is read.
+
+    Args:
+        outputs: a folder.
+        known: rows that were read before.
+    """
     folders = [*_folders(outputs), *(one for name in _folders(outputs) for one in _folders(name))]
-    runs = [FoundRun(RunPaths(folder.absolute())) for folder in folders]
-    found = [run for run in runs if run.paths.job.is_file()]
+    runs = [FoundRun(RunPaths(folder.absolute()), known) for folder in folders]
+    found = [run for run in runs if run.paths.is_run]
     return sorted(found, key=lambda run: (run.time, run.paths.folder.name))
 
 

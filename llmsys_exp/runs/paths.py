@@ -13,6 +13,11 @@ class RunPaths:
     folder: Path
 
     @property
+    def is_run(self) -> bool:
+        """Whether this is a run's folder; one that died early may hold the record of its start alone."""
+        return self.job.is_file() or self.start.is_file()
+
+    @property
     def job(self) -> Path:
         """Resolved configuration, plan and reasons: all a worker needs to know."""
         return self.folder / "job.json"

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from llmsys_exp.errors import UserError
-from llmsys_exp.runs.files import disk_errors, write_json
+from llmsys_exp.runs.files import disk_errors, json_text, write_text
 from llmsys_exp.runs.folder import create_sweep_folder
 from llmsys_exp.runs.manifest import utc_now
 from llmsys_exp.sweeps.ledger.ledger import SKIPPED, Ledger
 from llmsys_exp.sweeps.ledger.searching import SearchLedger
 from llmsys_exp.sweeps.points.point import Point
+from llmsys_exp.sweeps.unchanged import check_unchanged, fingerprint, first_line
 from planner.units import GIB
 
 SCHEMA_VERSION = 1
@@ -153,10 +154,13 @@ def create_sweep(
         for point, one in zip(listed, told, strict=False)
         if one["verdict"] == SKIPPED
     ]
-    sweep.ledger(paths).move_all(skipped)
-    # last: a folder without it is no sweep, so that none is run whose skipped points are not written down
     version = SCHEMA_VERSION if sought is None else SEARCH_VERSION
-    write_json(paths.sweep, {"schema_version": version, "created": utc_now(), **asdict(sweep)})
+    content = json_text({"schema_version": version, "created": utc_now(), **asdict(sweep)})
+    ledger = sweep.ledger(paths)
+    ledger.asked = fingerprint(content.encode())
+    ledger.move_all(skipped)
+    # last: a folder without it is no sweep, so that none is run whose skipped points are not written down
+    write_text(paths.sweep, content)
     return paths, sweep
 
 
@@ -174,7 +178,8 @@ def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
     """
     paths = SweepPaths(folder.expanduser().absolute())
     try:
-        content = json.loads(paths.sweep.read_text(encoding="utf-8"))
+        written = paths.sweep.read_bytes()
+        content = json.loads(written)
     except FileNotFoundError:
         raise UserError(
             "This is no folder of a sweep",
@@ -191,37 +196,20 @@ def open_sweep(folder: Path) -> tuple[SweepPaths, Sweep]:
             do="Use the llmsys that began it, or a later one",
         )
     sweep = _from_plain(content, paths)
-    _check_ledger(paths)
+    told = first_line(paths.ledger)
+    if sweep.search is not None and sweep.id.partition("-")[0] != _digest(
+        sweep.verb, sweep.base, (), sweep.search
+    ):
+        raise UserError(
+            "The search was changed after it had begun",
+            where=str(paths.sweep),
+            why="What its points were compared by would not be the same",
+            do="Put the file back, or begin a new search",
+        )
+    check_unchanged(paths.sweep, written, told)
     if sweep.search is not None:
-        if sweep.id.partition("-")[0] != _digest(sweep.verb, sweep.base, (), sweep.search):
-            raise UserError(
-                "The search was changed after it had begun",
-                where=str(paths.sweep),
-                why="What its points were compared by would not be the same",
-                do="Put the file back, or begin a new search",
-            )
         sweep.ledger(paths).states()  # its points are there
     return paths, sweep
-
-
-def _check_ledger(paths: SweepPaths) -> None:
-    """Refuse a sweep without the first line of its ledger, which is there before `sweep.json`.
-
-    Its points would all look as if they had never run.
-    """
-    try:
-        with paths.ledger.open("rb") as stream:
-            if stream.readline().endswith(b"\n"):
-                return
-        why = "It is empty"
-    except OSError as error:
-        why = error.strerror or str(error)
-    raise UserError(
-        "The ledger of this sweep is gone, and with it which points are done",
-        where=str(paths.ledger),
-        why=why,
-        do="Put the file back from a copy, or begin the sweep anew; finished runs stay as they are",
-    )
 
 
 def _is_mapping(value: object) -> bool:

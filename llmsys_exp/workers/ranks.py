@@ -76,23 +76,33 @@ def join(job: Job) -> Ranks:
     use_threads_of_environment()
     if job.config.training.deterministic:
         be_deterministic()
-    device = _start(on_cpu)
-    limit_memory(device, job.plan.get("allocator_limit_bytes"))
+    device = ready_device(job.resolved.device)
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
+    enforce_memory(device, job.plan.get("allocator_limit_bytes"))
     return Ranks(rank=int(os.environ["RANK"]), world_size=world_size, device=device)
 
 
-def limit_memory(device: Any, limit_bytes: int | None) -> None:
-    """Let the allocator take no more than a smaller card has, so that this one stands for it."""
+def enforce_memory(device: Any, limit_bytes: int | None) -> None:
+    """Limit the allocator as `hardware.enforce_memory` says, and tell of it; None: it says nothing."""
     if limit_bytes is None:
         return
-    import torch
-
-    _, total = torch.cuda.mem_get_info(device)
-    if limit_bytes < total:
-        torch.cuda.set_per_process_memory_fraction(limit_bytes / total, device)
+    if limit_memory(device, limit_bytes):
         events.note(f"GPU memory is limited to {gib(limit_bytes):.2f} GiB (hardware.enforce_memory)")
     else:
         events.note("hardware.enforce_memory limits nothing: this GPU is no larger than the one planned for")
+
+
+def limit_memory(device: Any, limit_bytes: int) -> bool:
+    """Let the allocator take no more than a smaller card has; False where this GPU has no more than that."""
+    import torch
+
+    _, total = torch.cuda.mem_get_info(device)
+    if limit_bytes >= total:
+        return False
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / total, device)
+    return True
 
 
 def use_threads_of_environment() -> None:
@@ -147,16 +157,16 @@ def seed_everything(seed: int) -> None:
     set_seed(seed)
 
 
-def _start(on_cpu: bool) -> Any:
-    device = pick_device("cpu" if on_cpu else "cuda")
+def ready_device(kind: str) -> Any:
+    """Return torch's device, with DeepSpeed imported and told what it would find out wrongly."""
+    device = pick_device(kind)
     import deepspeed
 
-    if on_cpu:
+    if kind == "cpu":
         # without this it compiles an operator first; gloo does the same work
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     else:
         leave_nvml_to_numbers()
-    deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
     return device
 
 

@@ -11,7 +11,7 @@ Not modelled: `max_split_size_mb`, round-up divisions, delayed frees of `record_
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 
 from planner.errors import OutOfMemory
 from planner.units import MIB, round_up
@@ -23,51 +23,69 @@ MEDIUM_REQUEST = 10 * MIB  # kMinLargeAlloc
 MEDIUM_SEGMENT = 20 * MIB  # kLargeBuffer
 SEGMENT_ROUNDING = 2 * MIB  # kRoundLarge
 
-LOWEST = -(1 << 60)  # below every address
+LEAST_REST = SMALL_REQUEST + 1
+"""A smaller rest of a large block stays inside it and counts as allocated (`should_split`)."""
 
-Key = tuple[int, int]  # (size, address): best fit, lowest address first (BlockComparatorSize)
+SIZE_SHIFT = 64  # a free block's place in order: its size, then its address, in one number
+LOWEST = -(1 << 60)  # below every address
 
 
 class Block:
     """A stretch of device memory; neighbours in the same segment are linked so that they can merge."""
 
-    __slots__ = ("address", "free", "left", "pool", "right", "size")
+    __slots__ = ("address", "free", "left", "mapped", "pool", "right", "size")
 
     def __init__(self, size: int, pool: Pool, address: int) -> None:
         self.size, self.pool, self.address = size, pool, address
         self.left: Block | None = None
         self.right: Block | None = None
         self.free = False
+        self.mapped = True
+        """False for addresses without memory (`expandable.py`)."""
 
 
 class Pool:
-    """Free blocks of one kind (small or large) on one stream, ordered by size."""
+    """Free blocks of one kind (small or large) on one stream, ordered by size.
 
-    __slots__ = ("by_key", "keys", "small")
+    Best fit, lowest address first (`BlockComparatorSize`). Plays spend most of their time here, so order and
+    blocks are plain lists side by side.
 
-    def __init__(self, small: bool) -> None:
-        self.small = small
-        self.keys: list[Key] = []
-        self.by_key: dict[Key, Block] = {}
+    Args:
+        small: whether it serves small requests.
+        least_rest: a smaller rest of a block is not cut off.
+    """
+
+    __slots__ = ("blocks", "least_rest", "order", "small")
+
+    def __init__(self, small: bool, least_rest: int) -> None:
+        self.small, self.least_rest = small, least_rest
+        self.order: list[int] = []
+        self.blocks: list[Block] = []
 
     def add(self, block: Block) -> None:
         """Take a free block in."""
         block.free = True
-        key = (block.size, block.address)
-        insort(self.keys, key)
-        self.by_key[key] = block
+        place = (block.size << SIZE_SHIFT) + block.address
+        order = self.order
+        at = bisect_left(order, place)
+        order.insert(at, place)
+        self.blocks.insert(at, block)
 
     def remove(self, block: Block) -> None:
         """Take a block out, for use or to merge it."""
         block.free = False
-        key = (block.size, block.address)
-        del self.keys[bisect_left(self.keys, key)]
-        del self.by_key[key]
+        at = bisect_left(self.order, (block.size << SIZE_SHIFT) + block.address)
+        del self.order[at], self.blocks[at]
 
-    def best_fit(self, size: int) -> Block | None:
-        """The smallest free block of at least `size` bytes."""
-        at = bisect_left(self.keys, (size, LOWEST))
-        return self.by_key[self.keys[at]] if at < len(self.keys) else None
+    def take(self, size: int) -> Block | None:
+        """Take out the smallest free block of at least `size` bytes."""
+        at = bisect_left(self.order, (size << SIZE_SHIFT) + LOWEST)
+        if at == len(self.order):
+            return None
+        del self.order[at]
+        block = self.blocks.pop(at)
+        block.free = False
+        return block
 
 
 def segment_bytes(size: int) -> int:
@@ -83,15 +101,21 @@ def segment_bytes(size: int) -> int:
     return round_up(size, SEGMENT_ROUNDING)
 
 
+def merged(left: Block, right: Block) -> Block:
+    """Join two neighbours; the left one is what is left."""
+    left.size += right.size
+    far = left.right = right.right
+    if far is not None:
+        far.left = left
+    return left
+
+
 class CachingAllocator:
     """Serves requests as PyTorch would and keeps the same statistics.
 
     Args:
         limit_bytes: most the allocator may reserve (a smaller card, or a memory fraction); None: no limit.
     """
-
-    least_rest = SMALL_REQUEST + 1
-    """A smaller rest of a large block stays inside it and counts as allocated (`should_split`)."""
 
     def __init__(self, *, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
@@ -110,14 +134,12 @@ class CachingAllocator:
         Raises:
             OutOfMemory: when the limit does not allow it, even after giving cached segments back.
         """
-        size = max(round_up(nbytes, BLOCK_ROUNDING), BLOCK_ROUNDING)
-        pool = self._pool(stream, size <= SMALL_REQUEST)
-        block = self._best_fit(pool, size)
-        if block is None:
-            block = self._grow(pool, size)
-        else:
-            pool.remove(block)
-        self._split(block, size)
+        size = round_up(nbytes, BLOCK_ROUNDING) or BLOCK_ROUNDING
+        small = size <= SMALL_REQUEST
+        pool = self._pools.get((stream, small)) or self._pool(stream, small)
+        block = pool.take(size) or self._grow(pool, size)
+        if block.size - size >= pool.least_rest:
+            pool.add(self._cut(block, size))
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
@@ -138,16 +160,11 @@ class CachingAllocator:
         return self._next_address
 
     def _pool(self, stream: int, small: bool) -> Pool:
-        pool = self._pools.get((stream, small))
-        if pool is None:
-            pool = self._pools[stream, small] = self._new_pool(small)
+        pool = self._pools[stream, small] = self._new_pool(small)
         return pool
 
     def _new_pool(self, small: bool) -> Pool:
-        return Pool(small)
-
-    def _best_fit(self, pool: Pool, size: int) -> Block | None:
-        return pool.best_fit(size)
+        return Pool(small, BLOCK_ROUNDING if small else LEAST_REST)
 
     def _check_limit(self, size: int) -> None:
         limit = self.limit_bytes
@@ -168,12 +185,6 @@ class CachingAllocator:
         self._reserve(total)
         return Block(total, pool, self._address(total))
 
-    def _split(self, block: Block, size: int) -> None:
-        rest = block.size - size
-        if rest < (BLOCK_ROUNDING if block.pool.small else self.least_rest):
-            return
-        block.pool.add(self._cut(block, size))
-
     @staticmethod
     def _cut(block: Block, size: int) -> Block:
         """Leave `size` bytes to a block and return the rest as its right neighbour."""
@@ -184,28 +195,21 @@ class CachingAllocator:
         block.right, block.size = tail, size
         return tail
 
-    def _settle(self, pool: Pool, block: Block) -> Block:
+    @staticmethod
+    def _settle(pool: Pool, block: Block) -> Block:
         """Make a block free, merged with free neighbours."""
         left, right = block.left, block.right
         if left is not None and left.free:
             pool.remove(left)
-            block = self._merge(left, block)
+            block = merged(left, block)
         if right is not None and right.free:
             pool.remove(right)
-            block = self._merge(block, right)
+            block = merged(block, right)
         pool.add(block)
         return block
 
-    @staticmethod
-    def _merge(left: Block, right: Block) -> Block:
-        left.size += right.size
-        left.right = right.right
-        if right.right is not None:
-            right.right.left = left
-        return left
-
     def _give_back(self, pool: Pool) -> None:
-        for block in [b for b in pool.by_key.values() if b.left is None and b.right is None]:
+        for block in [b for b in pool.blocks if b.left is None and b.right is None]:
             pool.remove(block)
             self.reserved -= block.size
 
@@ -227,4 +231,4 @@ class PlainAllocator(CachingAllocator):
         self.allocated -= block.size
 
 
-_NOWHERE = Pool(small=False)
+_NOWHERE = Pool(small=False, least_rest=LEAST_REST)

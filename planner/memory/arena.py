@@ -63,6 +63,10 @@ class Arena:
         buffer.what = what
         self._names[buffer.id] = what
 
+    def component(self, buffer_id: int) -> str:
+        """What a buffer counts under, be it gone."""
+        return self._names[buffer_id]
+
     def take(self, buffer: Buffer, stream: int) -> None:
         """Serve a new buffer. Called by `Buffer` itself."""
         buffer.id = len(self._names)

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from planner.memory.allocator import BLOCK_ROUNDING, Block, CachingAllocator, Pool, segment_bytes
+from planner.memory.allocator import (
+    BLOCK_ROUNDING,
+    SIZE_SHIFT,
+    Block,
+    CachingAllocator,
+    Pool,
+    merged,
+    segment_bytes,
+)
 from planner.units import MIB, round_up
 
 PAGE_LARGE = 20 * MIB
@@ -23,45 +31,54 @@ class Stretch(Pool):
     __slots__ = ("page", "unmapped")
 
     def __init__(self, small: bool) -> None:
-        super().__init__(small)
+        super().__init__(small, BLOCK_ROUNDING)
         self.page = PAGE_SMALL if small else PAGE_LARGE
         self.unmapped = [Block(ADDRESSES, self, 0)]
+        self.unmapped[0].mapped = False
 
-    def grown_size(self, block: Block) -> int:
-        """Size that a free block could grow to in place."""
-        right = block.right
-        return block.size + (right.size if right is not None and right in self.unmapped else 0)
+    def take(self, size: int) -> Block | None:
+        """As in any pool, but a block that could grow in place comes after those below its grown size."""
+        order, blocks = self.order, self.blocks
+        found = bisect_left(order, size << SIZE_SHIFT)
+        if found == len(order):
+            return None
+        right = blocks[found].right
+        if right is not None and not right.mapped:
+            found = self._narrowest(found)
+        del order[found]
+        block = blocks.pop(found)
+        block.free = False
+        return block
+
+    def _narrowest(self, first: int) -> int:
+        """From a block at the edge of a gap on, the first whose grown size is below that of all before it."""
+        found, grown = first, _grown_size(self.blocks[first])
+        for place in range(first + 1, len(self.blocks)):
+            wider = _grown_size(self.blocks[place])
+            if wider >= grown:
+                break
+            found, grown = place, wider
+        return found
+
+
+def _grown_size(block: Block) -> int:
+    """Size that a free block could grow to in place."""
+    right = block.right
+    return block.size + (right.size if right is not None and not right.mapped else 0)
 
 
 class ExpandableAllocator(CachingAllocator):
     """Serves requests as PyTorch would with expandable segments."""
 
-    least_rest = BLOCK_ROUNDING
-
     def _new_pool(self, small: bool) -> Stretch:
         return Stretch(small)
-
-    def _best_fit(self, pool: Pool, size: int) -> Block | None:
-        assert isinstance(pool, Stretch)
-        at = bisect_left(pool.keys, (size, -1))
-        if at == len(pool.keys):
-            return None
-        block = pool.by_key[pool.keys[at]]
-        grown = pool.grown_size(block)
-        for place in range(at + 1, len(pool.keys)):
-            following = pool.by_key[pool.keys[place]]
-            wider = pool.grown_size(following)
-            if wider >= grown:
-                break
-            block, grown = following, wider
-        return block
 
     def _grow(self, pool: Pool, size: int) -> Block:
         """Map what is missing behind a free block, or a new one at the first gap that is wide enough."""
         assert isinstance(pool, Stretch)
         self._check_limit(segment_bytes(size))
         block = self._gap(pool, size)
-        if block in pool.unmapped:
+        if not block.mapped:
             block = self._map(pool, block, min(block.size, size))
         while block.size < size:
             right = block.right
@@ -75,7 +92,7 @@ class ExpandableAllocator(CachingAllocator):
             left = gap.left
             start = left if left is not None and left.free else gap
             room, block = 0, start
-            while block is not None and room < size and (block.free or block in pool.unmapped):
+            while block is not None and room < size and (block.free or not block.mapped):
                 room += block.size
                 block = block.right
             if room >= size:
@@ -87,6 +104,9 @@ class ExpandableAllocator(CachingAllocator):
         at = pool.unmapped.index(gap)
         rest = self._cut_at(gap, gap.address + round_up(size, pool.page))
         pool.unmapped[at : at + 1] = [] if rest is None else [rest]
+        gap.mapped = True
+        if rest is not None:
+            rest.mapped = False
         self.reserved += gap.size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return self._settle(pool, gap)
@@ -94,7 +114,7 @@ class ExpandableAllocator(CachingAllocator):
     def _give_back(self, pool: Pool) -> None:
         """Unmap the whole pages inside each free block; what sticks out stays free."""
         assert isinstance(pool, Stretch)
-        for block in list(pool.by_key.values()):
+        for block in list(pool.blocks):
             first = round_up(block.address, pool.page)
             end = (block.address + block.size) // pool.page * pool.page
             if end <= first:
@@ -115,12 +135,13 @@ class ExpandableAllocator(CachingAllocator):
     def _add_gap(self, pool: Stretch, gap: Block) -> None:
         """Enter addresses that lost their memory, merged with unmapped neighbours."""
         self.reserved -= gap.size
+        gap.mapped = False
         left, right = gap.left, gap.right
-        if right is not None and right in pool.unmapped:
+        if right is not None and not right.mapped:
             pool.unmapped.remove(right)
-            gap = self._merge(gap, right)
-        if left is not None and left in pool.unmapped:
+            gap = merged(gap, right)
+        if left is not None and not left.mapped:
             pool.unmapped.remove(left)
-            gap = self._merge(left, gap)
+            gap = merged(left, gap)
         addresses = [block.address for block in pool.unmapped]
         pool.unmapped.insert(bisect_left(addresses, gap.address), gap)

@@ -23,12 +23,13 @@ def replay(
         OutOfMemory: when a request cannot be served under the limit.
     """
     allocator = gpu_allocator(limit_bytes=limit_bytes, expandable_segments=expandable_segments)
+    malloc, release = allocator.malloc, allocator.release
     blocks: dict[int, Block] = {}
     for buffer_id, nbytes, stream in events:
         if nbytes:
-            blocks[buffer_id] = allocator.malloc(nbytes, stream=stream)
+            blocks[buffer_id] = malloc(nbytes, stream=stream)
         elif buffer_id:
-            allocator.release(blocks.pop(buffer_id))
+            release(blocks.pop(buffer_id))
         else:
             allocator.empty_cache()
     return allocator

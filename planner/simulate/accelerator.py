@@ -64,7 +64,10 @@ class Event:
 
 
 class SimulatedAccelerator(CUDA_Accelerator):
-    """A CUDA device to DeepSpeed, tensors of the meta device to torch."""
+    """A CUDA device to DeepSpeed, tensors of the meta device to torch.
+
+    Its methods are those of DeepSpeed's `abstract_accelerator.py`, as far as a device without values has any.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -98,7 +101,7 @@ class SimulatedAccelerator(CUDA_Accelerator):
     def synchronize(self, device_index: Any = None) -> None:
         pass
 
-    def Stream(self, *args: Any, **kwargs: Any) -> Stream:  # noqa: N802
+    def Stream(self, *args: Any, **kwargs: Any) -> Stream:
         return Stream()
 
     def stream(self, stream: Stream) -> Any:
@@ -121,7 +124,7 @@ class SimulatedAccelerator(CUDA_Accelerator):
         return self._main
 
     @property
-    def Event(self) -> type[Event]:  # noqa: N802
+    def Event(self) -> type[Event]:
         return Event
 
     def empty_cache(self) -> None:

@@ -51,7 +51,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Flash where there is no mask, the memory-efficient kernel where there is one (torch `sdp_utils.cpp`)."""
+    """Flash where there is no mask, the memory-efficient kernel where there is one (`sdp_utils.cpp`)."""
     same_heads, narrow = query.shape[1] == key.shape[1], query.dtype != torch.float32
     flash = attn_mask is None and narrow and query.shape[-1] == value.shape[-1] <= MOST_FLASH_WIDTH
     if flash and (same_heads or enable_gqa):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class PlainLoop:
         self.module, self.optimizer = model, optimizer
 
     def __call__(self, **inputs: Any) -> Any:
+        """Run the model."""
         return self.module(**inputs)
 
     def backward(self, loss: Any) -> None:
@@ -73,18 +74,21 @@ def name_states(recorder: Recorder, engine: Any) -> None:
     """Count what weights, gradients and the optimizer hold under their names."""
     outer = getattr(engine, "optimizer", None)
     inner = getattr(outer, "optimizer", outer)
-    for group in getattr(inner, "param_groups", ()):
-        for parameter in group["params"]:
-            recorder.rename(parameter, MASTER)
-            if parameter.grad is not None:
-                recorder.rename(parameter.grad, GRADIENTS)
-    for state in getattr(inner, "state", {}).values():
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                recorder.rename(value, STATES)
-    for parameter in engine.module.parameters():
-        for held in (parameter, getattr(parameter, "ds_tensor", None)):
-            if held is not None:
-                recorder.rename(held, WEIGHTS)
+    stepped = [parameter for group in getattr(inner, "param_groups", ()) for parameter in group["params"]]
+    states = [value for state in getattr(inner, "state", {}).values() for value in state.values()]
+    weights = list(engine.module.parameters())
+    shards = [getattr(parameter, "ds_tensor", None) for parameter in weights]
+    # a weight that is stepped as it is comes later, and stays a weight
+    named = {MASTER: stepped, STATES: states, WEIGHTS: [*weights, *shards]}
+    for name, tensors in named.items():
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                recorder.rename(tensor, name)
+    name_gradients(recorder, [*stepped, *weights])
+
+
+def name_gradients(recorder: Recorder, parameters: Iterable[Any]) -> None:
+    """Count the gradients of parameters under their name."""
+    for parameter in parameters:
         if parameter.grad is not None:
             recorder.rename(parameter.grad, GRADIENTS)

@@ -1,8 +1,8 @@
-"""Main memory of the simulation: large tensors on the CPU get addresses, and no operator ever touches them.
+"""Main memory of the simulation: large tensors on the CPU get addresses that no operator touches.
 
-What DeepSpeed offloads has the size of the real thing. An untouched page costs nothing, so such a tensor is a
-mapping that reserves no memory; views of it are real views, and everything that would compute with it is worked
-out on shapes.
+What DeepSpeed offloads has the size of the real thing. An untouched page costs nothing, so such a tensor is
+a mapping that reserves no memory; views of it are real views, and everything that would compute with it is
+worked out on shapes.
 """
 
 from __future__ import annotations

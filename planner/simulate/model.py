@@ -1,4 +1,4 @@
-"""The model of a case as its training program builds it: transformers' code, peft's adapters, frozen layers."""
+"""The model of a case as its program builds it: transformers' code, peft's adapters, frozen layers."""
 
 from __future__ import annotations
 

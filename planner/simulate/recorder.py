@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,13 +73,17 @@ class Recorder(TorchDispatchMode):
                 buffer = self.arena.new(storage.nbytes(), self.label, stream=self.stream)
                 self._held[key] = buffer
                 self.origins[buffer.id] = (made_by, self.where())
-                weakref.finalize(storage, self._held.pop, key)
+                weakref.finalize(storage, self._held.pop, key, None)
 
     def rename(self, tensor: torch.Tensor, what: str) -> None:
         """Count the storage of a tensor under another component."""
         buffer = self._held.get(tensor.untyped_storage()._cdata)
         if buffer is not None:
             self.arena.rename(buffer, what)
+
+    def held(self) -> dict[int, Callable[[], object]]:
+        """Return for the number of each buffer that is there what gives it back ahead of its storage."""
+        return {buffer.id: partial(self._held.pop, key, None) for key, buffer in self._held.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -124,8 +129,8 @@ class Recorder(TorchDispatchMode):
     def _flash_scratch(self, args: Any) -> None:
         """What the CUDA kernel allocates within itself, which no dispatcher sees.
 
-        Source: torch 2.13 `transformers/cuda/flash_attn/flash_api.cpp: mha_bwd`: an fp32 accumulator for dq, row
-        sums, and keys' and values' gradients once per query head.
+        Source: torch 2.13 `transformers/cuda/flash_attn/flash_api.cpp: mha_bwd`: an fp32 accumulator for dq,
+        row sums, and keys' and values' gradients once per query head.
         """
         query, key = args[1:3]
         batch, heads, length, width = query.shape

@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 
-from planner.memory.arena import Arena
+from planner.memory.arena import Arena, Buffer
 from planner.memory.replay import gpu_allocator
-from planner.simulate.engine import GRADIENTS, WEIGHTS, name_states, start_engine
+from planner.simulate.engine import WEIGHTS, name_gradients, name_states, start_engine
 from planner.simulate.model import build_model, prepare
 from planner.simulate.modules import ModuleNames
 from planner.simulate.recorder import ACTIVATIONS, GPU, Recorder
 from planner.simulate.settings import ds_config
+from planner.simulate.steady import repeat
 from planner.simulate.surroundings import simulated_gpu
 from planner.simulate.weights import ModelWeights
 from planner.tables import workspace_bytes
-from planner.training import DISTINCT_MICRO_BATCHES, STEPS_FOR_FRAGMENTS
+from planner.training import DISTINCT_MICRO_BATCHES, STEPS_FOR_FRAGMENTS, STEPS_FOR_PEAK
 from planner.training_case import TrainingCase
 
 STARTING, STEPPING, BACKWARD, INPUTS = "engine buffers", "step temporaries", "backward temporaries", "inputs"
@@ -58,6 +59,9 @@ class SimulatedRun:
             self.arena, workspace_bytes(case.device), offloads=offloads, where=self.modules.now
         )
         self.start_peak_bytes = 0
+        self._first = 0  # number of the event that the last step began with
+        self._ends: list[tuple[int, str]] = []  # of its phases
+        self._left: list[Buffer] | None = None
 
     def play(self, *, steps: int = STEPS_FOR_FRAGMENTS) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
@@ -66,8 +70,18 @@ class SimulatedRun:
             self.start_peak_bytes = max(phase.peak_bytes for phase in self.arena.phases)
             self.arena.forget_peak()
             for step in range(steps):
-                self._optimize(engine, step)
+                first = len(self.arena.events)
+                if step < STEPS_FOR_PEAK or not self._repeat(step):
+                    self._ends = []
+                    self._optimize(engine, step)
+                    self._first = first
         return self.arena
+
+    def _repeat(self, step: int) -> bool:
+        """Let a step go as the last one; whether that could be done."""
+        names = [(number, f"{phase} {step + 1}") for number, phase in self._ends]
+        self._left = repeat(self.arena, self._first, names, self.recorder.held())
+        return self._left is not None
 
     def _start(self) -> Any:
         recorder = self.recorder
@@ -85,6 +99,10 @@ class SimulatedRun:
         self.arena.end_phase("engine start")
         return engine
 
+    def _end_phase(self, name: str, step: int) -> None:
+        self.arena.end_phase(f"{name} {step + 1}")
+        self._ends.append((len(self.arena.events), name))
+
     def _optimize(self, engine: Any, step: int) -> None:
         loss = None
         for _ in range(self._micro_batches):
@@ -94,7 +112,7 @@ class SimulatedRun:
             self.recorder.label = STEPPING
             engine.step()
         name_states(self.recorder, engine)
-        self.arena.end_phase(f"step {step + 1}")
+        self._end_phase("step", step)
 
     def _forward(self, engine: Any, step: int) -> Any:
         recorder, case = self.recorder, self.case
@@ -103,7 +121,7 @@ class SimulatedRun:
         recorder.label, recorder.answer = ACTIVATIONS, not case.masked  # "is nothing masked?"
         loss = engine(**inputs).loss
         recorder.answer = False  # "is anything infinite?"
-        self.arena.end_phase(f"forward {step + 1}")
+        self._end_phase("forward", step)
         return loss
 
     def _backward(self, engine: Any, loss: Any, step: int) -> None:
@@ -111,10 +129,8 @@ class SimulatedRun:
         recorder.label, recorder.backward = BACKWARD, True
         engine.backward(loss)
         recorder.backward = False
-        for parameter in engine.module.parameters():
-            if parameter.grad is not None:
-                recorder.rename(parameter.grad, GRADIENTS)
-        self.arena.end_phase(f"backward {step + 1}")
+        name_gradients(recorder, engine.module.parameters())
+        self._end_phase("backward", step)
 
 
 def _inputs(case: TrainingCase) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Results of operators on the meta device, remembered by the shapes that went in: torch works each out in Python."""
+"""Results of operators on the meta device, remembered by the shapes that went in.
+
+Torch works most of them out in Python, which takes longer than everything else of a simulation.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,25 @@ class Shapes:
         """What the operator returns; a change of values is none on this device."""
         kind = _kind(func)
         if kind is _Kind.changes:
-            return args[0] if args[0].device.type == "meta" else func(*args, **kwargs)
+            return self._changed(func, args, kwargs)
         if kind is _Kind.changes_lists:
             return None if args[0][0].device.type == "meta" else func(*args, **kwargs)
         if kind is _Kind.other:
             return func(*args, **kwargs)
         return self._made(func, args, kwargs)
+
+    def _changed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Let torch check shapes that it has not seen yet."""
+        if args[0].device.type != "meta":
+            return func(*args, **kwargs)
+        try:
+            key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else None)
+            if key in self._known:
+                return args[0]
+        except TypeError:  # an argument that cannot be remembered
+            return func(*args, **kwargs)
+        self._known[key] = NotImplemented
+        return func(*args, **kwargs)
 
     def _made(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         try:

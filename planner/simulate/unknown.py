@@ -16,7 +16,7 @@ def read_case(content: Mapping[str, Any]) -> tuple[TrainingCase, Any]:
     """Return a case and transformers' configuration of its model.
 
     Raises:
-        CaseError: for a family that transformers does not know either, and for whatever is wrong with the case.
+        CaseError: for a family that transformers does not know either, and for what is wrong with the case.
     """
     given = content.get("hf_config")
     if not isinstance(given, Mapping):
@@ -36,9 +36,8 @@ def _transformers_config(given: dict[str, Any]) -> Any:
 
     name = str(given.pop("model_type", ""))
     if name not in CONFIG_MAPPING or name not in CAUSAL:
-        raise CaseError(
-            f"model_type {name!r}: this transformers has no such language model. {did_you_mean(name, CAUSAL)}"
-        )
+        near = did_you_mean(name, CAUSAL).partition(" Known:")[0].partition("Known:")[0]
+        raise CaseError(f"model_type {name!r}: this transformers has no such language model. {near}".strip())
     given.pop("architectures", None)
     try:
         config = AutoConfig.for_model(name, **given)

@@ -13,28 +13,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import llmsys
 
-JOB = ("model=smollm2_135m_instruct", "method=lora", "training.micro_batch=1", "data.max_length=64")
+JOB = ("model=mlp_fashion_mnist", "data=fashion_mnist_standin", "method=full", "training.micro_batch=1")
+LONG = ("model=smollm2_135m_instruct", "method=lora", "training.micro_batch=1", "hardware=h100")
+"""Forecasts that take long enough to be interrupted."""
 GRID = (*JOB, "hardware=v100_16gb,h100", "training.dtype=fp16,bf16")
 COMMAND = (sys.executable, "-m", "llmsys_exp", "plan")
-ENVIRONMENT = {**os.environ, "COLUMNS": "100"}
+ENVIRONMENT = {"COLUMNS": "100"}
 
 
-def plan(*arguments: str, cwd: Path, limit_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
-    def small_disk() -> None:
-        if limit_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        preexec_fn=small_disk,
-    )
+def plan(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return llmsys("plan", *arguments, cwd=cwd, env=ENVIRONMENT)
 
 
 def test_a_sweep_ends_with_one_table_and_a_summary(tmp_path: Path) -> None:
@@ -71,14 +61,14 @@ def test_bad_points_are_kept_in_json(tmp_path: Path) -> None:
 
 
 def test_points_with_the_same_settings_are_forecast_once(tmp_path: Path) -> None:
-    done = plan("-m", *JOB, "hardware=h100", "seed=1,2", "zero=stage2,auto", cwd=tmp_path)
+    done = plan("-m", *LONG, "data.max_length=64", "seed=1,2", "zero=stage2,auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 have the settings of another and were not forecast again." in done.stdout
 
 
 def test_a_repeated_point_says_what_it_would_say_alone(tmp_path: Path) -> None:
-    both = plan("-m", "--json", *JOB, "hardware=h100", "zero=stage2,auto", cwd=tmp_path)
-    alone = plan("--json", *JOB, "hardware=h100", "zero=auto", cwd=tmp_path)
+    both = plan("-m", "--json", *LONG, "data.max_length=64", "zero=stage2,auto", cwd=tmp_path)
+    alone = plan("--json", *LONG, "data.max_length=64", "zero=auto", cwd=tmp_path)
     repeated, expected = json.loads(both.stdout.splitlines()[1]), json.loads(alone.stdout)
     for one in (repeated, expected):
         one["forecast"].pop("seconds")
@@ -128,17 +118,28 @@ def test_what_cannot_be_written_is_refused_before_the_first_point(
 
 
 def test_other_verbs_do_not_take_the_flags_of_tables(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND[:-1], "train", "--csv", "x.csv"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = llmsys("train", "--csv", "x.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert "--csv is not an argument (llmsys train)" in done.stderr
 
 
 def test_a_full_disk_costs_the_file_and_neither_the_table_nor_the_others(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = ("--csv", "rows.csv", "--plot", "map.png")
-    done = plan("-m", *GRID, *files, cwd=tmp_path, limit_bytes=15_000)  # enough for Hydra's own files
+    enough_for_the_table = 15_000
+
+    def small_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (enough_for_the_table, enough_for_the_table))
+
+    done = subprocess.run(
+        [*COMMAND, "-m", *GRID, "--csv", "rows.csv", "--plot", "map.png"],
+        cwd=tmp_path,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=small_disk,
+    )
     assert done.returncode == 2
     assert "4 points in " in done.stdout
     assert "Wrote rows.csv" in done.stdout
@@ -150,9 +151,9 @@ def test_a_terminal_shows_progress_on_one_line_and_ctrl_c_shows_what_is_done(tmp
     main, terminal = pty.openpty()
     lengths = ",".join(str(length) for length in range(64, 1024, 16))
     process = subprocess.Popen(
-        [*COMMAND, "-m", *JOB[:-1], f"data.max_length={lengths}", "hardware=h100", "--csv", "rows.csv"],
+        [*COMMAND, "-m", *LONG, f"data.max_length={lengths}", "--csv", "rows.csv"],
         cwd=tmp_path,
-        env={**ENVIRONMENT, "TERM": "xterm", "NO_COLOR": "1"},
+        env={**os.environ, **ENVIRONMENT, "TERM": "xterm", "NO_COLOR": "1"},
         stdout=terminal,
         stderr=subprocess.PIPE,
     )

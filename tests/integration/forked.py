@@ -20,7 +20,7 @@ from unittest import mock
 
 from tiny_jobs import environment
 
-IMPORTED = ["torch", "transformers.models.llama.modeling_llama", "peft", "deepspeed"]
+IMPORTED = "all_imported"
 SETTINGS = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """What libraries read when they are imported; a thread that they started would not live on in a fork."""
 GRACE_S = 5.0
@@ -31,20 +31,21 @@ def run_forked(
     module: str, *arguments: Any, ranks: int | None = None, timeout_s: float = 280
 ) -> subprocess.CompletedProcess[str]:
     """Run a module as `python -m` would: alone, or once for every rank with their output in one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    with mock.patch.dict(os.environ, SETTINGS):
-        forkserver.ensure_running()
     words = [module, *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / name for name in ("out", "err")]
-        workers = [
-            context.Process(target=_become, args=(words, environment() | place, *map(str, said)))
-            for place in ([{}] if ranks is None else _places(ranks))
-        ]
-        codes = _codes(workers, words, timeout_s)
+        codes = _codes(_forks(words, said, ranks=ranks), words, timeout_s)
         code = next((one for one in codes if one), 0)
         return subprocess.CompletedProcess(words, code, *(one.read_text(encoding="utf-8") for one in said))
+
+
+def start_forked(module: str, *arguments: Any, ranks: int, env: dict[str, str]) -> list[Any]:
+    """Start a module once for every rank, unheard, and return the processes."""
+    nowhere = [Path(os.devnull)] * 2
+    workers = _forks([module, *map(str, arguments)], nowhere, ranks=ranks, env=env)
+    for one in workers:
+        one.start()
+    return workers
 
 
 def free_port() -> int:
@@ -52,6 +53,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _forks(
+    words: list[str], said: list[Path], *, ranks: int | None, env: dict[str, str] | None = None
+) -> list[Any]:
+    """Return a process a rank, not started."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([IMPORTED])
+    with mock.patch.dict(os.environ, SETTINGS | {"PYTHONPATH": environment()["PYTHONPATH"]}):
+        forkserver.ensure_running()
+    places = [{}] if ranks is None else _places(ranks)
+    own = environment() | (env or {})
+    return [context.Process(target=_become, args=(words, own | one, *map(str, said))) for one in places]
 
 
 def _places(ranks: int) -> list[dict[str, str]]:
@@ -69,6 +83,7 @@ def _become(words: list[str], env: dict[str, str], out: str, err: str) -> None:
     os.environ.clear()
     os.environ.update(env | SETTINGS)
     sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+    assert IMPORTED in sys.modules, "a module that cannot be preloaded is passed over in silence"
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 

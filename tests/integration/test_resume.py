@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from forked import run_forked
-from tiny_jobs import environment, events_of, make_job, make_model, rows
+from forked import run_forked, start_forked
+from tiny_jobs import events_of, make_job, make_model
 
 from llmsys_exp.runs.checkpoints import list_checkpoints, newest_whole, remove
 from llmsys_exp.runs.paths import RunPaths
@@ -22,7 +20,9 @@ from llmsys_exp.runs.paths import RunPaths
 pytestmark = pytest.mark.engine
 
 STEPS = 6
-COMMON = {
+COMMON: dict[str, Any] = {
+    # the machine of the tests is small
+    "heldout": 3,
     "training__micro_batch": 1,
     "training__max_steps": STEPS,
     "training__evaluate": True,
@@ -67,16 +67,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def few_rows(paths: RunPaths) -> RunPaths:
-    """Measure on three rows: the machine of the tests is small."""
-    few = paths.folder / "few.json"
-    few.write_text(json.dumps(rows()[:3]), encoding="utf-8")
-    job = json.loads(paths.job.read_text(encoding="utf-8"))
-    job["resolved"]["heldout_file"] = str(few)
-    paths.job.write_text(json.dumps(job), encoding="utf-8")
-    return paths
-
-
 @pytest.fixture(scope="module")
 def done(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, RunPaths], Any]:
     """Train all cases on two ranks in one process each: at a stretch, and with an end in the middle."""
@@ -84,12 +74,12 @@ def done(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
     made, arguments = {}, []
     for name, settings in CASES.items():
         for kind, common in (("whole", COMMON), ("cut", SAVED)):
-            job = few_rows(make_job(base / f"{name}-{kind}", model, world_size=2, **common | settings))
+            job = make_job(base / f"{name}-{kind}", model, world_size=2, **common | settings)
             made[f"{name}-{kind}"] = job
             arguments.append(Path(f"{job.folder}@5" if kind == "cut" else job.folder))
     for trick, settings in TRICKS.items():
         name = re.split("[@#]", trick)[0]
-        made[name] = few_rows(make_job(base / name, model, world_size=2, **COMMON | settings))
+        made[name] = make_job(base / name, model, world_size=2, **COMMON | settings)
         arguments.append(Path(f"{base / trick}"))
     process = run_forked("life_jobs", *arguments, ranks=2)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
@@ -173,27 +163,16 @@ def test_a_run_without_progress_stops_early_and_its_best_state_stays(done):
     assert notes(process, "stopped early after step")
 
 
-def start(paths: RunPaths, *, slow_save_s: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.Popen(
-        [*command, "-m", "life_jobs", str(paths.folder)],
-        env=environment() | {"SLOW_SAVE_S": str(slow_save_s)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def kill_when(process: subprocess.Popen[bytes], happened: Any, *, within_s: float = 120.0) -> None:
+def kill_when(ranks: list[Any], happened: Callable[[], bool], *, within_s: float = 120.0) -> None:
+    """Kill -9 every rank at a moment of their work."""
     end = time.monotonic() + within_s
     while not happened():
-        assert process.poll() is None and time.monotonic() < end
+        assert all(one.is_alive() for one in ranks) and time.monotonic() < end
         time.sleep(0.002)
-    # torchrun gives each rank a session of its own
-    family = psutil.Process(process.pid).children(recursive=True)
-    for one in (process, *family):
+    for one in ranks:
         one.kill()
-    process.wait()
-    psutil.wait_procs(family)
+    for one in ranks:
+        one.join()
 
 
 def test_a_torn_checkpoint_is_passed_over_with_a_note_and_the_losses_stay_the_same(done):
@@ -204,12 +183,13 @@ def test_a_torn_checkpoint_is_passed_over_with_a_note_and_the_losses_stay_the_sa
 
 
 def test_after_kill_9_while_saving_the_losses_are_those_of_the_whole_run(done, model, tmp_path):
-    cut = few_rows(make_job(tmp_path / "killed", model, world_size=2, **SAVED | LORA_3))
+    cut = make_job(tmp_path / "killed", model, world_size=2, **SAVED | LORA_3)
 
     def is_saving_second() -> bool:
         return (cut.checkpoints / ".saving-step-00000004" / "random-1.json").exists()
 
-    kill_when(start(cut, slow_save_s=0.5), is_saving_second)
+    ranks = start_forked("life_jobs", cut.folder, ranks=2, env={"SLOW_SAVE_S": "0.5"})
+    kill_when(ranks, is_saving_second)
     newest, problems = newest_whole(cut.checkpoints, read_all=True)
     assert newest.step == 2 and not problems
     assert (cut.checkpoints / ".saving-step-00000004").is_dir()
@@ -224,7 +204,7 @@ def test_a_run_goes_on_with_half_the_ranks(done, model, tmp_path):
     moved = {}
     for name in ("full-2", "lora-3"):
         settings = SAVED | CASES[name] | {"training__grad_accum": 4}
-        moved[name] = few_rows(make_job(tmp_path / name, model, world_size=1, **settings))
+        moved[name] = make_job(tmp_path / name, model, world_size=1, **settings)
         done[0][f"{name}-cut"].checkpoints.rename(moved[name].checkpoints)
         remove(moved[name].checkpoints / "step-00000006")
     process = run_forked("life_jobs", *(Path(f"{one.folder}#weights=6") for one in moved.values()))

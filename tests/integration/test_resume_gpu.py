@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_resume import SAVED, few_rows, losses, notes, summary
+from test_resume import SAVED, losses, notes, summary
 from tiny_jobs import make_job, make_model, run_worker
 
 from llmsys_exp.runs.paths import RunPaths
@@ -61,14 +61,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, RunPaths],
     made, arguments = {}, []
     for name, settings in CASES.items():
         for kind in ("whole", "cut"):
-            job = few_rows(
-                make_job(base / f"{name}-{kind}", base / "model", device="cuda", **SAVED | settings)
-            )
+            job = make_job(base / f"{name}-{kind}", base / "model", device="cuda", **SAVED | settings)
             made[f"{name}-{kind}"] = job
             arguments.append(Path(f"{job.folder}@5" if kind == "cut" else job.folder))
-    made["overflow"] = few_rows(
-        make_job(base / "overflow", base / "model", device="cuda", **SAVED | OVERFLOW)
-    )
+    made["overflow"] = make_job(base / "overflow", base / "model", device="cuda", **SAVED | OVERFLOW)
     process = run_worker("life_jobs", *arguments, made["overflow"].folder)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     return made, process

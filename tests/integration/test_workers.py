@@ -15,7 +15,7 @@ from llmsys_exp.runs.paths import RunPaths
 pytestmark = pytest.mark.engine
 
 STAGES = (0, 1, 2, 3)
-SHORT = {"training__evaluate": True, "training__max_steps": 2}
+SHORT: dict[str, Any] = {"training__evaluate": True, "training__max_steps": 2, "heldout": 5}
 ALONE = {
     "alone-full-2": {"method__kind": "full", "zero__stage": 2, **SHORT},
     "alone-lora-3": {"zero__stage": 3, **SHORT},

@@ -70,17 +70,24 @@ def make_model(folder: Path) -> None:
 
 
 def make_job(
-    folder: Path, model: Path, *, world_size: int = 1, device: str = "cpu", **settings: Any
+    folder: Path,
+    model: Path,
+    *,
+    world_size: int = 1,
+    device: str = "cpu",
+    heldout: int | None = None,
+    **settings: Any,
 ) -> RunPaths:
-    """Write job.json and ds_config.json; settings are `group__key=value`."""
+    """Write job.json and ds_config.json; settings are `group__key=value`, `heldout` rows are measured on."""
     folder.mkdir(parents=True)
-    data = folder / "rows.json"
+    data, measured = folder / "rows.json", folder / "heldout.json"
     data.write_text(json.dumps(rows()), encoding="utf-8")
+    measured.write_text(json.dumps(rows()[:heldout]), encoding="utf-8")
     plain = _plain_config(settings)
     resolved = {
         "model_folder": str(model),
         "train_file": str(data),
-        "heldout_file": str(data),
+        "heldout_file": str(measured),
         "prompts_file": str(data),
         "world_size": world_size,
         "device": device,

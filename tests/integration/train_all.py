@@ -18,6 +18,7 @@ def main() -> None:
         quieten()
         seed_everything(job.config.seed)
         TrainingRun(job, ranks).run()
+    assert "torch._inductor.compile_fx" not in sys.modules, "a run that compiles nothing loads no compiler"
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_quickstart_is_the_main_job() -> None:
     config = compose_config(["experiment=quickstart"])
     assert config.steps == [Step.train, Step.export, Step.infer]
     assert (config.hardware.gpu, config.hardware.gpus_per_node, config.zero.stage) == ("cpu", 2, 2)
-    assert (config.inference.limit, config.inference.save_every) == (20, 10)
+    assert (config.inference.limit, config.inference.save_every) == (16, 10)
 
 
 def test_data_of_every_shipped_option_is_there() -> None:

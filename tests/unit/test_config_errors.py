@@ -61,6 +61,11 @@ COMMAND_LINE = {
     "option without its group": ("quickstart", "Did you mean experiment=quickstart?"),
     "bare word": ("hello", "Write settings as key=value."),
     "broken grammar": ("data.name=[1", "Cannot read 'data.name=[1'", "Quote values that hold spaces"),
+    "new entry of a mapping": (
+        "launcher.env={A: x}",
+        "launcher.env has no entry A yet.",
+        "A new one takes a plus: +launcher.env.A=VALUE",
+    ),
     "unknown group with slash": ("zero/stage=3", "zero/stage is not a group", "Did you mean zero.stage?"),
 }
 

@@ -198,6 +198,26 @@ def test_families_that_let_packed_examples_see_one_another_are_refused_before_an
         planner_case(compose_config([*overrides, "data.packing=true"]), dtype="fp32")
 
 
+def test_random_weights_need_no_conversion(tmp_path):
+    from llmsys_exp.config.compose import compose_config
+    from llmsys_exp.inputs.find import conversion, converted_folder, find_model
+
+    real = [f"paths.cache={tmp_path}"]
+    drawn = [*real, "model.weights=random"]
+    folder = converted_folder(compose_config(real))
+    assert conversion(compose_config(real), "python")[-1] == find_model(compose_config(real)) == str(folder)
+    assert (conversion(compose_config(drawn), "python"), find_model(compose_config(drawn))) == (None, None)
+    # the planner's table has no shape of it
+    assert conversion(compose_config([*drawn, "model.entry=null"]), "python")[-1] == str(folder)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    # its tokenizer is there already
+    assert (conversion(compose_config(drawn), "python"), find_model(compose_config(drawn))) == (
+        None,
+        str(folder),
+    )
+
+
 def test_prompts_may_be_a_text_file_but_rows_to_train_on_may_not(hub):
     (hub / "asked.txt").write_text("one\ntwo\n")
     named = str(hub / "asked.txt")

@@ -37,7 +37,7 @@ def figures(page: str) -> dict[str, Any]:
     return json.loads(text, parse_constant=pytest.fail)  # browsers know no NaN in JSON
 
 
-def charts_of(settings: list[str], values: list[list[Any]]) -> list[str]:
+def charts_of(settings: list[str], values: list[list[Any]], **more: Any) -> dict[str, Any]:
     rows = [
         {
             "point": n,
@@ -49,7 +49,7 @@ def charts_of(settings: list[str], values: list[list[Any]]) -> list[str]:
         for n, one in enumerate(values)
     ]
     results = Results(tuple(settings), tuple(rows), {})
-    return list(setting_charts(results, measures_of(rows)))
+    return setting_charts(results, measures_of(rows), **more)
 
 
 def test_page_of_a_sweep_tells_best_skipped_and_failed_points_with_commands(tmp_path: Path):
@@ -107,16 +107,23 @@ def test_page_allows_its_own_script_only_and_names_no_other_place(tmp_path: Path
 
 
 def test_charts_are_chosen_by_how_many_settings_vary_and_how():
-    assert charts_of(["a"], [[1], [2]]) == ["dots-heldout_loss"]
+    assert list(charts_of(["a"], [[1], [2]])) == ["dots-heldout_loss"]
     grid = [[1, "x"], [2, "y"], [1, "y"], [2, "x"]]
-    assert charts_of(["a", "b"], grid) == ["heat-heldout_loss", "parallel"]
-    assert charts_of(["a", "b"], [[n, n / 7] for n in range(4)]) == ["dots-a", "dots-b", "parallel"], (
+    assert list(charts_of(["a", "b"], grid)) == ["heat-heldout_loss", "parallel"]
+    assert list(charts_of(["a", "b"], [[n, n / 7] for n in range(4)])) == ["dots-a", "dots-b", "parallel"], (
         "of a search"
     )
-    assert charts_of(["a", "b", "c"], [[1, "x", 3], [2, "y", 4]]) == ["parallel"]
-    assert charts_of([], [[], []]) == []
+    assert list(charts_of(["a", "b", "c"], [[1, "x", 3], [2, "y", 4]])) == ["parallel"]
+    assert list(charts_of([], [[], []])) == []
     many_words = [[n, f"word {n}"] for n in range(60)]
-    assert charts_of(["a", "b"], many_words) == ["dots-heldout_loss"], "too many words for an axis"
+    assert list(charts_of(["a", "b"], many_words)) == ["dots-heldout_loss"], "too many words for an axis"
+
+
+def test_a_range_that_is_sampled_by_its_logarithm_is_drawn_so():
+    rates = [[1e-4, 0.01], [3e-4, 0.02], [9e-4, 0.05]]
+    charts = charts_of(["lr", "decay"], rates, sampled={"lr": True, "decay": False})
+    assert charts["dots-lr"]["x"] == {"title": "lr", "kind": "log"}, "and no value is marked"
+    assert [one["kind"] for one in charts["parallel"]["axes"]] == ["log", "linear", "linear"]
 
 
 def test_axes_are_logarithmic_where_values_double_or_span_much_and_words_have_places():
@@ -126,6 +133,7 @@ def test_axes_are_logarithmic_where_values_double_or_span_much_and_words_have_pl
         "marks": [8, 16, 32, 64],
     }
     assert axis("n", [1, 2, 3])[0]["kind"] == "linear"
+    assert [axis("lr", at, log=True)[0]["kind"] for at in ([1e-5, 2e-5], [0, 1])] == ["log", "linear"]
     assert axis("lr", [1e-5, None, 1e-3]) == ({"title": "lr", "kind": "log"}, [1e-5, None, 1e-3])
     assert axis("m", ["lora", None, "full", True]) == (
         {"title": "m", "kind": "words", "words": ["full", "lora", "true"]},

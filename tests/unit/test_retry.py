@@ -237,7 +237,7 @@ def test_the_event_of_a_worker_carries_its_exit_code_and_the_figures(capsys) -> 
 def test_a_large_gpu_stands_for_a_small_one(limit_gib, said, monkeypatch, capsys) -> None:
     from types import SimpleNamespace
 
-    from llmsys_exp.workers.ranks import limit_memory
+    from llmsys_exp.workers.ranks import enforce_memory
 
     shares: list[float] = []
     cuda = SimpleNamespace(
@@ -245,7 +245,7 @@ def test_a_large_gpu_stands_for_a_small_one(limit_gib, said, monkeypatch, capsys
         set_per_process_memory_fraction=lambda share, device: shares.append(share),
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    limit_memory("cuda:0", None if limit_gib is None else limit_gib * 2**30)
+    enforce_memory("cuda:0", None if limit_gib is None else limit_gib * 2**30)
     assert shares == ([15 / 40] if limit_gib == 15 else [])
     assert said in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ FLOORS = [
         *("plan", "launch", "runs", "evidence"),
         *("calibrate.apply", "calibrate.device", "calibrate.entry", "calibrate.store"),
     ],
-    ["jobs", "sweeps", "importers", "reproduce", "calibrate"],
+    ["jobs", "sweeps", "importers", "reproduce", "calibrate", "dryrun"],
     ["browse", "compare", "doctor"],
     ["cli"],
 ]

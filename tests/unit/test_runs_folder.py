@@ -119,6 +119,22 @@ def test_a_manifest_edited_by_hand_does_not_stop_the_list(tmp_path, manifest):
     assert (row.loss, row.peak_bytes) == (None, None)
 
 
+def test_a_run_that_died_early_is_listed_and_shown_by_the_record_of_its_start(tmp_path, capsys):
+    from page_samples import manifest, sample_run
+
+    from llmsys_exp.cli import main
+
+    paths = sample_run(tmp_path / "early" / "odd name", manifest(1.0, name="early"))
+    paths.manifest.rename(paths.start)
+    paths.job.unlink()
+    [row] = list_runs(tmp_path)
+    assert (row.id, row.state) == ("early/odd name", "stopped") and row.started and row.steps
+    assert main.run(["runs", "show", str(paths.folder)]) == 0
+    assert "stopped" in capsys.readouterr().out
+    paths.start.unlink()
+    assert list_runs(tmp_path) == []
+
+
 def test_a_folder_that_cannot_be_described_does_not_stay(tmp_path, monkeypatch):
     from llmsys_exp.config.compose import compose_config
     from llmsys_exp.jobs import job as jobs

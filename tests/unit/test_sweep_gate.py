@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import DoesNotFit, UserError
 from llmsys_exp.plan.resolve import settle
-from llmsys_exp.sweeps.gate import outcomes, playing
+from llmsys_exp.sweeps.gate import outcomes
 from llmsys_exp.sweeps.gate.gate import gate_points, reason
+from llmsys_exp.sweeps.gate.margins import ADAPTERS, margin_of, surely_fits, surely_not
 from llmsys_exp.sweeps.gate.outcomes import Outcomes
-from llmsys_exp.sweeps.gate.playing import Judged, Pair, borders
+from llmsys_exp.sweeps.gate.playing import Judged, Pair, borders, judge, neighbour
 from llmsys_exp.sweeps.points.composing import Composer
 from llmsys_exp.sweeps.points.find import points_of
 from llmsys_exp.sweeps.points.point import Gated, Point, Points
@@ -127,12 +129,45 @@ def test_borders_are_found_with_few_plays() -> None:
         played.append(pair[0])
         return Judged("fits" if pair[0] < 20 else "tight" if pair[0] < 22 else "does not fit", pair=pair)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(playing, "beside", lambda one, pair: Judged(one.label, pair=pair))
-        found = borders([(micro, 1) for micro in range(1, 65)], play)
+    def say(one: Judged, pair: Pair) -> Judged | None:
+        fits, not_ = one.label == "fits" and pair < one.pair, one.label == "does not fit" and pair > one.pair
+        return Judged(one.label, pair=pair) if fits or not_ else None
+
+    found = borders([(micro, 1) for micro in range(1, 65)], play, say, first=40)
     expected = ["fits"] * 19 + ["tight"] * 2 + ["does not fit"] * 43
     assert [one.label for one in found if one is not None] == expected
     assert len(played) <= 14
+
+
+def test_a_play_speaks_for_its_neighbours() -> None:
+    composer = Composer([*SMALL, "training.micro_batch=16", "training.grad_accum=1"])
+    case = settle(composer.resolve(()).config()).case
+    played = judge(case, case, 64 * GIB, 1)
+    required = forecast_training(case, ranks_per_node=1).required_bytes
+    assert abs(played.needed_bytes / required - 1) < 1 / 64
+
+    def said(limit_share: float, micro: int) -> str | None:
+        label = "fits" if limit_share > 1.1 else "does not fit" if limit_share < 1 else "tight"
+        one = replace(played, label=label, limit_bytes=int(required * limit_share))
+        told = neighbour(one, (micro, 1))
+        return None if told is None else told.label
+
+    assert [said(1.2, 12), said(0.9, 20)] == ["fits", "does not fit"]  # by their order
+    assert [said(0.9, 10), said(1.2, 26)] == ["fits", "does not fit"]  # by the corrected estimate
+    assert [said(0.99, 15), said(1.2, 17), said(1.02, 16)] == [None, None, None]
+    assert said(4.0, 64) is None  # too far off
+
+
+def test_an_estimate_decides_sooner_where_it_is_exact() -> None:
+    settings = [one_setting(f"training.{text}") for text in ("micro_batch=1", "expandable_segments=true")]
+    exact = settle(Composer(SMALL).resolve(settings).config()).case
+    plain = replace(exact, expandable_segments=False)
+    assert margin_of(exact) == ADAPTERS
+    for other in (plain, replace(exact, liger=True), replace(exact, zero_stage=1)):
+        assert margin_of(other).over > 10 * ADAPTERS.over
+    assert surely_fits(exact, 12 * GIB, 13 * GIB)
+    assert surely_not(exact, 14 * GIB, 13 * GIB)
+    assert not surely_fits(plain, 12 * GIB, 13 * GIB)
 
 
 def test_main_memory_and_disk_are_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:

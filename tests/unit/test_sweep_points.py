@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.plain import to_plain
-from llmsys_exp.errors import UserError
+from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.runs.folder import config_hash
 from llmsys_exp.sweeps.points.composing import Composer
 from llmsys_exp.sweeps.points.find import points_of
@@ -194,3 +194,16 @@ def test_bad_command_lines_are_refused(overrides: list[str], told: str) -> None:
 def test_glob_stands_for_options_of_a_group() -> None:
     found = points_of(["zero=glob(stage*,exclude=[stage0,stage1])", "hardware=cpu"], (), None, "train")
     assert [one.overrides for one in found.points] == [("zero=stage2",), ("zero=stage3",)]
+
+
+def test_what_a_group_leaves_open_may_be_swept() -> None:
+    swept = ("data.train=a,b", "seed=1,2")
+    found = points_of(("data=alpaca", "hardware=cpu"), swept, None, "train")
+    assert [(one.config().data.train, one.config().seed) for one in found.resolved] == [
+        ("a", 1), ("a", 2), ("b", 1), ("b", 2)
+    ]  # fmt: skip
+    assert len({point.key for point in found.points}) == 4
+    both = points_of(("hardware=cpu",), ("data=alpaca,order_book", "data.train=a,b"), None, "train")
+    assert [one.value("data.name") for one in both.resolved] == ["alpaca"] * 2 + ["order_book"] * 2
+    with pytest.raises(ConfigError, match=r"data\.train has no value"):
+        points_of(("data=alpaca", "hardware=cpu"), ("seed=1,2",), None, "train")

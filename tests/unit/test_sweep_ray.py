@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,24 @@ def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path, capsys) ->
     assert run(["sweep", "resume", str(paths.folder), "--ray", f"address=127.0.0.1:{free_port()}"]) == 2
     assert time.monotonic() - began < 30
     assert "There is no Ray cluster to run on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--detach",)], ids=["here", "detached"])
+def test_a_sweep_that_no_cluster_takes_leaves_no_folder(more, tmp_path, monkeypatch, capsys) -> None:
+    @contextmanager
+    def refused(options: RayOptions) -> Iterator[str]:
+        assert list(tmp_path.glob("*/*-sweep-*"))
+        raise UserError("There is no Ray cluster to run on")
+        yield ""
+
+    monkeypatch.setattr("llmsys_exp.cli.sweep_ray.require_ray", lambda: None)
+    monkeypatch.setattr("llmsys_exp.cli.sweep_ray.connected", refused)
+    asked = ["hardware=cpu", "gate=off", "seed=1,2", f"paths.outputs={tmp_path}"]
+    assert run(["sweep", "run", *asked, "--ray", f"address=127.0.0.1:{free_port()}"]) == 2
+    assert "Nobody answers there" in capsys.readouterr().err
+    assert run(["sweep", "run", *asked, "--ray", "address=auto", *more]) == 2
+    assert "There is no Ray cluster" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_sizes_are_those_of_the_settings(tmp_path) -> None:

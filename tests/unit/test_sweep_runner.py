@@ -289,3 +289,21 @@ def test_sweep_of_a_later_version_or_none_at_all_is_refused(tmp_path: Path):
     paths.sweep.write_text(json.dumps(content | {"schema_version": 3}))
     with pytest.raises(UserError, match="version 3"):
         open_sweep(paths.folder)
+
+
+def test_a_changed_sweep_is_refused_and_one_of_old_is_read():
+    from llmsys_exp.errors import UserError
+    from llmsys_exp.sweeps.ledger.lines import decode, encode
+
+    paths, sweep = sweep_of("ok")
+    written = paths.sweep.read_bytes()
+    paths.sweep.write_bytes(written.replace(b'"verdict"', b'"verdikt"') + b"\n")
+    with pytest.raises(UserError, match=r"(?s)not as it was written.*Put the file back"):
+        open_sweep(paths.folder)
+    first = decode(paths.ledger.read_bytes().splitlines()[0])
+    assert first is not None
+    del first["asked"]  # as llmsys wrote ledgers before
+    paths.ledger.write_bytes(encode(first))
+    assert open_sweep(paths.folder)[1].id == sweep.id
+    paths.sweep.write_bytes(written)
+    assert open_sweep(paths.folder)[1] == sweep

@@ -147,3 +147,17 @@ def test_what_slurm_says_of_a_job_that_it_refuses_is_passed_on(made, tmp_path, m
     with pytest.raises(UserError, match=r"Slurm did not take the job.*no such partition"):
         array.submit(paths, sweep, options)
     assert states(made) == [PLANNED] * 3
+
+
+@NEEDS_SUBMITIT
+@pytest.mark.parametrize(
+    ("stand_ins", "said"),
+    [({"squeue": "exit 1"}, "Slurm does not answer"), ({"sbatch": "exit 1"}, "Slurm did not take the job")],
+    ids=["no answer", "refused"],
+)
+def test_a_sweep_that_slurm_refuses_leaves_no_folder(stand_ins, said, tmp_path, monkeypatch, capsys) -> None:
+    stand_in(tmp_path, monkeypatch, **stand_ins)
+    asked = ["hardware=cpu", "gate=off", "seed=1,2", f"paths.outputs={tmp_path / 'out'}"]
+    assert run(["sweep", "run", *asked, "--slurm", "time=5"]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*"))

@@ -139,6 +139,13 @@ class GatePolicy(Enum):
     error = "error"
 
 
+class GateTier(Enum):
+    """Who decides on a job whose forecast is near the limit."""
+
+    formula = "formula"
+    dryrun = "dryrun"
+
+
 class Step(Enum):
     """One part of a run."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
-from llmsys_exp.config.schema.kinds import GatePolicy, Mirror, OnOom
+from llmsys_exp.config.schema.kinds import GatePolicy, GateTier, Mirror, OnOom
 
 
 @dataclass
@@ -46,6 +46,8 @@ class GateConfig:
     """What to do with a job that the forecast says will not fit."""
     margin_gib: float = 0.25
     """Memory to leave free on each GPU, in GiB."""
+    tier: GateTier = GateTier.formula
+    """Who decides on what is near the limit: dryrun runs one rank of it on this machine's GPU first."""
 
 
 @dataclass

@@ -14,13 +14,16 @@ MOST_STEPS = 1_500
 _WIDE, _GEOMETRIC, _RATIO = 30, 8, 1.5
 
 
-def axis(title: str, values: Iterable[Any], *, marks: bool = False) -> tuple[Chart, list[Any]]:
+def axis(
+    title: str, values: Iterable[Any], *, marks: bool = False, log: bool = False
+) -> tuple[Chart, list[Any]]:
     """Return the axis for values and where each lies on it: numbers as they are, words by their place.
 
     Args:
         title: what the axis shows.
         values: numbers or words, None where there is none.
         marks: mark each value where there are few, as of a setting.
+        log: logarithmic wherever that can be, as what was sampled so.
     """
     values = list(values)
     known = [value for value in values if value is not None]
@@ -30,7 +33,8 @@ def axis(title: str, values: Iterable[Any], *, marks: bool = False) -> tuple[Cha
         at = [None if value is None else places[word(value)] for value in values]
         return {"title": title, "kind": "words", "words": words}, at
     distinct = sorted(set(known))
-    shape: Chart = {"title": title, "kind": "log" if is_geometric(distinct) else "linear"}
+    is_log = is_geometric(distinct) or (log and bool(distinct) and distinct[0] > 0)
+    shape: Chart = {"title": title, "kind": "log" if is_log else "linear"}
     if marks and 0 < len(distinct) <= MOST_MARKS:
         shape["marks"] = distinct
     return shape, values

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
+from types import MappingProxyType
 from typing import Any
 
 from llmsys_exp.report.pages.figures import Chart, axis, thinned, word
@@ -26,19 +27,27 @@ FORECASTS = {
 """Name -> columns of forecast and measurement, and what they are."""
 
 
-def setting_charts(results: Results, measures: Sequence[Measure]) -> dict[str, Chart]:
-    """Return the charts of figures over settings, by name; none where nothing varies or nothing is known."""
+def setting_charts(
+    results: Results, measures: Sequence[Measure], *, sampled: Mapping[str, bool] = MappingProxyType({})
+) -> dict[str, Chart]:
+    """Return the charts of figures over settings, by name; none where nothing varies or nothing is known.
+
+    Args:
+        results: of the sweep.
+        measures: the figures, those that matter most first.
+        sampled: settings that a search takes from a range, and whether by their logarithm.
+    """
     settings = [key for key in results.settings if _has_few(results.rows, key)]
     first = measures[:MOST_FIGURES]
     charts: dict[str, Chart] = {}
     if len(settings) == 1:
-        charts = {f"dots-{one.column}": _dots(results, settings[0], one) for one in first}
+        charts = {f"dots-{one.column}": _dots(results, settings[0], one, sampled) for one in first}
     elif len(settings) == 2 and _fills_grid(results.rows, settings):
         charts = {f"heat-{one.column}": _heat(results, settings, one) for one in first}
     elif len(settings) == 2 and first:
-        charts = {f"dots-{key}": _dots(results, key, first[0]) for key in settings}
+        charts = {f"dots-{key}": _dots(results, key, first[0], sampled) for key in settings}
     if len(settings) > 1:
-        charts["parallel"] = _parallel(results, settings, first)
+        charts["parallel"] = _parallel(results, settings, first, sampled)
     return charts
 
 
@@ -73,9 +82,9 @@ def said(row: Row, settings: Sequence[str]) -> str:
     return "\n".join([f"point {row['point']}: {row['state']}{kind}", *given, *figures])
 
 
-def _dots(results: Results, key: str, one: Measure) -> Chart:
+def _dots(results: Results, key: str, one: Measure, sampled: Mapping[str, bool]) -> Chart:
     rows = [row for row in results.rows if row[key] is not None and is_number(row[one.column])]
-    x, across = axis(key, [row[key] for row in rows], marks=True)
+    x, across = _axis(key, key, rows, sampled)
     y, up = axis(one.name, [row[one.column] for row in rows])
     points = [
         {"n": row["point"], "at": [at, height]} for row, at, height in zip(rows, across, up, strict=True)
@@ -88,6 +97,11 @@ def _dots(results: Results, key: str, one: Measure) -> Chart:
         "y": y,
         "points": thinned(points, MOST_LINES),
     }
+
+
+def _axis(title: str, key: str, rows: Sequence[Row], sampled: Mapping[str, bool]) -> tuple[Chart, list[Any]]:
+    """Return the axis of a setting; the values of a range are as good as any, and are not marked."""
+    return axis(title, [row[key] for row in rows], marks=key not in sampled, log=sampled.get(key, False))
 
 
 def _heat(results: Results, settings: Sequence[str], one: Measure) -> Chart:
@@ -121,13 +135,15 @@ def _cell(place: tuple[int, int], rows: Sequence[Row], name: str) -> dict[str, A
     }
 
 
-def _parallel(results: Results, settings: Sequence[str], measures: Sequence[Measure]) -> Chart:
+def _parallel(
+    results: Results, settings: Sequence[str], measures: Sequence[Measure], sampled: Mapping[str, bool]
+) -> Chart:
     """One axis a setting, those with most values where there are too many, and one a figure."""
     few = sorted(settings, key=lambda key: -len({word(row[key]) for row in results.rows}))
     kept = [key for key in settings if key in few[: MOST_AXES - len(measures)]]
     rows = thinned(results.rows, MOST_LINES)
     names = short_names(kept)
-    made = [axis(names[key], [row[key] for row in rows], marks=True) for key in kept]
+    made = [_axis(names[key], key, rows, sampled) for key in kept]
     made += [axis(one.name, [row[one.column] for row in rows]) for one in measures]
     places = [at for _, at in made]
     colour = measures[0] if measures else None

@@ -67,7 +67,7 @@ def sweep_page(paths: SweepPaths, sweep: Sweep, results: Results) -> str:
     """
     measures = measures_of(results.rows, sweep.search)
     told = [one for one in measures if tells_apart(results.rows, one)] or measures
-    settings, forecasts = setting_charts(results, told), forecast_charts(results)
+    settings, forecasts = setting_charts(results, told, sampled=_sampled(sweep)), forecast_charts(results)
     found = Counter(row["state"] for row in results.rows)
     skipped = [row for row in results.rows if row["state"] == SKIPPED]
     return render(
@@ -93,6 +93,12 @@ def sweep_page(paths: SweepPaths, sweep: Sweep, results: Results) -> str:
         version=own_version(),
         written=utc_now(),
     )
+
+
+def _sampled(sweep: Sweep) -> dict[str, bool]:
+    """Return the settings that a search takes from a range, and whether by their logarithm."""
+    space = (sweep.search or {}).get("search", {})
+    return {key: bool(given.get("log")) for key, given in space.items() if isinstance(given, Mapping)}
 
 
 def _columns(results: Results) -> list[Column]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmsys_exp.sweeps.gate.margins import surely_fits
 from llmsys_exp.sweeps.gate.node import node_bytes
 from llmsys_exp.sweeps.gate.playing import Judged, Pair
-from llmsys_exp.sweeps.gate.screen import surely_fits
 from planner.grid.estimate import peak_bytes
 from planner.grid.structures import consistent
 from planner.search import Room

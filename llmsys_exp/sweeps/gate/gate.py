@@ -7,12 +7,13 @@ of range, cannot run either, and is skipped under `warn` too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from llmsys_exp.config.schema import GatePolicy
 from llmsys_exp.errors import DoesNotFit, unknown_name
+from llmsys_exp.sweeps.gate.dryrun import confirmed
 from llmsys_exp.sweeps.gate.outcomes import Outcome, Outcomes
 from llmsys_exp.sweeps.gate.timing import Lengths
 from llmsys_exp.sweeps.points.composing import Composer, Resolved
@@ -21,11 +22,19 @@ from llmsys_exp.sweeps.points.settings import Setting, one_setting
 
 RUNS, TIGHT, SKIPPED = "runs", "tight", "skipped"
 SHOWN = 3
+TRAIN = "train"
 POLICY = "gate.policy"
 POLICIES = tuple(policy.value for policy in GatePolicy)
 
 
-def gate_points(found: Points, *, verb: str, policy: str | None = None, fill: bool = False) -> list[Gated]:
+def gate_points(
+    found: Points,
+    *,
+    verb: str,
+    policy: str | None = None,
+    fill: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Gated]:
     """Plan every point.
 
     Args:
@@ -33,8 +42,10 @@ def gate_points(found: Points, *, verb: str, policy: str | None = None, fill: bo
         verb: `train` or `infer`.
         policy: None: what `gate.policy` of each point says.
         fill: put in the place of a point that does not fit the one that its cheapest change leads to.
+        tell: gets a line for each dry run.
 
     Raises:
+        UserError: where a point is to be dry-run, and cannot be.
         DoesNotFit: under the policy `error`, naming the points that do not fit.
     """
     if policy is not None and policy not in POLICIES:
@@ -42,16 +53,21 @@ def gate_points(found: Points, *, verb: str, policy: str | None = None, fill: bo
     points, resolved = found.points, found.resolved
     policies = [policy] * len(points) if policy is not None else _policies(resolved)
     asked = [place for place, one in enumerate(policies) if one != GatePolicy.off.value]
-    judged = Outcomes(verb).of([resolved[place] for place in asked])
+    judged = _judged(verb, [resolved[place] for place in asked], tell)
     outcomes: list[Outcome | None] = [None] * len(points)
     lengths = Lengths()
     for place, outcome in zip(asked, judged, strict=True):
         outcomes[place] = lengths.told(resolved[place], outcome)
     gated = [_gated(*row) for row in zip(points, outcomes, policies, strict=True)]
     if fill:
-        gated = _filled(Composer(found.base), verb, gated, outcomes)
+        gated = _filled(Composer(found.base), verb, gated, outcomes, tell)
     _refuse(gated, policies)
     return gated
+
+
+def _judged(verb: str, points: Sequence[Resolved], tell: Callable[[str], None]) -> list[Outcome]:
+    judged = Outcomes(verb).of(points)
+    return confirmed(points, judged, tell=tell) if verb == TRAIN else judged
 
 
 def _policies(resolved: Sequence[Resolved]) -> list[str]:
@@ -121,6 +137,8 @@ def reason(gated: Gated) -> str:
         return str(figures["refused"])
     place, limit = place_of(figures), figures["limit_gib"]
     said = f"needs {_size(figures['needed_gib'])}" if figures["needed_gib"] is not None else "does not fit"
+    if "dryrun" in figures:
+        said = f"does not get through its dry run: {figures['dryrun']}"
     of = "" if limit is None else f", and {place} has {_size(limit)} for it"
     there = f", which is point {figures['filled_by']}" if "filled_by" in figures else ""
     return f"{said}{of}" + (f"; fits with {gated.fix}{there}" if gated.fix else "")
@@ -135,6 +153,7 @@ def _filled(
     verb: str,
     gated: list[Gated],
     outcomes: Sequence[Outcome | None],
+    tell: Callable[[str], None],
 ) -> list[Gated]:
     """Replace skipped points; one whose replacement is in the sweep already stays skipped and names it."""
     numbers = {one.point.key: one.point.number for one in gated}
@@ -156,7 +175,7 @@ def _filled(
         wanted.append((place, point, changed))
     resolved = [composer.resolve(changed) for _, _, changed in wanted]
     lengths = Lengths()
-    for (place, point, _), one, judged in zip(wanted, resolved, Outcomes(verb).of(resolved), strict=True):
+    for (place, point, _), one, judged in zip(wanted, resolved, _judged(verb, resolved, tell), strict=True):
         outcome = lengths.told(one, judged)
         if outcome.fits:
             verdict = RUNS if outcome.sure else TIGHT

@@ -35,7 +35,7 @@ UNPLANNED = frozenset(
         "training.bad_steps_allowed", "training.log_every", "method.lora.alpha", "method.lora.use_rslora",
         "data.limit", "data.heldout_limit", "data.template", "data.system", "data.train_on_prompt",
         "data.group_by_length", "data.score", "data.preview", "data.cache", "checkpoint.on_signal",
-        "gate.policy", "tracking.mirrors", "tracking.project", "paths.cache",
+        "gate.policy", "gate.tier", "tracking.mirrors", "tracking.project", "paths.cache",
     }
 )  # fmt: skip
 """Settings that no forecast depends on, and no check beside that of their own range."""

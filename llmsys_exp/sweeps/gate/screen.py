@@ -19,6 +19,7 @@ from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import micro_batch_options
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Opened, open_job
+from llmsys_exp.sweeps.gate.margins import surely_fits, surely_not
 from llmsys_exp.sweeps.gate.node import node_bytes
 from llmsys_exp.sweeps.gate.playing import (
     FITS,
@@ -31,6 +32,7 @@ from llmsys_exp.sweeps.gate.playing import (
     at_size,
     borders,
     judge,
+    neighbour,
     resolved,
 )
 from planner.choose import FEW, axes_of, sizes_of
@@ -38,15 +40,8 @@ from planner.grid.estimate import peak_bytes
 from planner.grid.structures import structures
 from planner.search import MOST_PLAYS, OFF_BY, PLAYS_FOR_SURE, SHARDING_BONUS, Room
 from planner.speed import step_time
-from planner.training_case import Method, TrainingCase
 from planner.uncertainty import lower_limit_bytes
 
-UNDER = 0.15
-"""More than any job was seen to need less than its estimate (6 % over 91 measured settings)."""
-OVER = {False: 0.35, True: 0.15}
-"""More than any was seen to need more, without (32 %) and with expandable segments (4 %)."""
-OVER_PACKED = {False: 0.45, True: 0.20}
-"""The same of jobs over a quantised base, of which fewer were looked at."""
 SIZES = ("training.micro_batch", "training.grad_accum", "training.global_batch")
 
 
@@ -84,22 +79,6 @@ def judge_structure(config: Config, sizes: Sequence[Size], plays: Plays) -> tupl
     return near.settle(first), job.room
 
 
-def over(case: TrainingCase) -> float:
-    """The share by which a job may need more than its estimate."""
-    exact = case.expandable_segments or case.device == CPU
-    return (OVER_PACKED if case.method is Method.qlora else OVER)[exact]
-
-
-def surely_fits(case: TrainingCase, estimates: Any, limit_bytes: int) -> Any:
-    """Where the whole band of a forecast would fit, whatever the play says."""
-    return estimates * (1 + over(case)) <= lower_limit_bytes(case, limit_bytes)
-
-
-def surely_not(estimates: Any, limit_bytes: int) -> Any:
-    """Where a job does not fit, whatever the play says."""
-    return estimates * (1 - UNDER) > limit_bytes
-
-
 class _Structure:
     """One job with its open settings, estimated at all sizes that are asked for."""
 
@@ -127,7 +106,7 @@ class _Structure:
         smallest = min(reversed(candidates), key=self._peak)
         if limit is None:
             return self._judged(FITS, candidates[0])
-        open_gpu = [one for one in candidates if not surely_not(self._peak(one), limit)]
+        open_gpu = [one for one in candidates if not surely_not(self.cases[one[0]], self._peak(one), limit)]
         if not open_gpu:
             return self._judged(NO_FIT, smallest)
         roomy = [one for one in open_gpu if self._host_fits(one)]
@@ -219,10 +198,16 @@ class _Near:
             by_accum.setdefault(judged[place].pair[1] > 1, []).append(place)
         for places in by_accum.values():
             places.sort(key=lambda place: judged[place].pair[0])
-            found = borders([judged[place].pair for place in places], self._play)
+            first = min(range(len(places)), key=lambda at: self._off(judged[places[at]]))
+            found = borders([judged[place].pair for place in places], self._play, neighbour, first=first)
             for place, one in zip(places, found, strict=True):
                 judged[place] = one or judged[place]
         return judged
+
+    @staticmethod
+    def _off(one: Judged) -> float:
+        """How far its estimate is from the limit."""
+        return abs(one.needed_bytes - (one.limit_bytes or 0))
 
     def _play(self, pair: Pair) -> Judged | None:
         """Play a setting that leaves nothing open, and judge it as `planner.verdict` does."""

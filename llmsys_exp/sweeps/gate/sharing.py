@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from llmsys_exp.sweeps.gate.margins import most_bytes
 from llmsys_exp.sweeps.gate.node import node_bytes
 from llmsys_exp.sweeps.gate.playing import Judged
-from llmsys_exp.sweeps.gate.screen import over
 from planner.forecasting import device_extra_bytes
 from planner.tables import CPU, constant_bytes
 from planner.units import GIB
@@ -18,7 +18,7 @@ def share_of(judged: Judged, ranks_per_node: int) -> dict[str, float]:
     case = judged.case
     if case is None or judged.where != "gpu":
         return {}
-    own = judged.needed_bytes * (1 + over(case) if judged.tier == "estimate" else 1)
+    own = most_bytes(case, judged.needed_bytes) if judged.tier == "estimate" else judged.needed_bytes
     host = node_bytes(case, judged.pair, ranks_per_node)
     if case.device == CPU:
         return {"host_gib": _gib(max(host, ranks_per_node * (own + constant_bytes("cpu_process_rss_gib"))))}

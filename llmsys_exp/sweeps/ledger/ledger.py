@@ -79,6 +79,8 @@ class Ledger:
             points: how many points the sweep has, numbered from 1.
         """
         self.path, self.sweep = path, sweep
+        self.asked: str | None = None
+        """Fingerprint of `sweep.json`, for the first line of a new ledger."""
         self._points = points
         self._forget()
 
@@ -147,7 +149,8 @@ class Ledger:
                 self._read(descriptor)
                 self._mend(descriptor)
                 if self._good == 0:
-                    self._write(descriptor, {"v": VERSION, "t": utc_now(), "sweep": self.sweep})
+                    asked = {} if self.asked is None else {"asked": self.asked}
+                    self._write(descriptor, {"v": VERSION, "t": utc_now(), "sweep": self.sweep, **asked})
                     os.fdatasync(descriptor)  # a sweep whose ledger is empty is refused
                 yield descriptor
             finally:

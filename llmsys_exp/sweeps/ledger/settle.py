@@ -102,9 +102,11 @@ def has_kind(now: PointState, kinds: Collection[str]) -> bool:
     return now.state == SKIPPED and SKIPPED in kinds
 
 
-def reopen(ledger: Ledger, kinds: Collection[str], settings: Sequence[str] = ()) -> list[int]:
-    """Plan failed points of some kinds again, with further settings; return their numbers."""
-    chosen = [number for number, now in ledger.states().items() if has_kind(now, kinds)]
+def reopen(
+    ledger: Ledger, kinds: Collection[str], settings: Sequence[str] = (), *, leave: Collection[int] = ()
+) -> list[int]:
+    """Plan points of some kinds again, but those to `leave`, with further settings; return their numbers."""
+    chosen = [n for n, now in ledger.states().items() if has_kind(now, kinds) and n not in leave]
     told = {"set": list(settings)} if settings else {}
     ledger.move_all([(number, PLANNED, told) for number in chosen])
     return chosen

@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from llmsys_exp.config.compose import compose_tree, to_config
+from llmsys_exp.config.compose import MissingValuesError, compose_tree, to_config
 from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import settings_tree, value_at
@@ -83,6 +83,7 @@ class Composer:
         self._base = tuple(base)
         self._trees: dict[tuple[str, ...], Tree] = {}
         self._entries: dict[int, dict[str, bytes]] = {}
+        self._missing: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def resolve(self, settings: Sequence[Setting]) -> Resolved:
         """Return a point's configuration; later settings win, as on a command line.
@@ -90,10 +91,19 @@ class Composer:
         Raises:
             ConfigError: naming every problem that Hydra or the schema has with it.
         """
-        tree = self._tree(tuple([one.text for one in settings if not one.is_leaf]))
+        groups = tuple([one.text for one in settings if not one.is_leaf])
+        missing = self._missing.get(groups, ())
+        composed = [one.text for one in settings if not one.is_leaf or one.key in missing]
+        try:
+            tree = self._tree(tuple(composed))
+        except MissingValuesError as error:
+            if missing or not any(one.key in error.keys for one in settings):
+                raise
+            self._missing[groups] = error.keys  # what the group leaves open is for Hydra to put in
+            return self.resolve(settings)
         if tree.computed:
             return Resolved(self._tree(tuple([one.text for one in settings])), ())
-        return Resolved(tree, tuple([one for one in settings if one.is_leaf]))
+        return Resolved(tree, tuple([one for one in settings if one.is_leaf and one.key not in missing]))
 
     def key(self, resolved: Resolved) -> str:
         """Return the hash of a configuration; `config_hash` of it is how it begins."""

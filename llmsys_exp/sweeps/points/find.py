@@ -6,7 +6,7 @@ On the command line the grammar is Hydra's: `a=1,2`, `b=range(1,4)`, `c=choice(.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -89,7 +89,7 @@ def expand_search(composer: Composer, settings: Step, read: SweepFile) -> Step:
 
 def is_excluded(resolved: Resolved, conditions: Sequence[Condition]) -> bool:
     """Whether one of some exclusions matches a point."""
-    return any(_matches(condition, resolved) for condition in conditions)
+    return any(_matches(condition, resolved.value) for condition in conditions)
 
 
 class _Collected:
@@ -211,15 +211,23 @@ def _expand(composer: Composer, settings: Step, entries: Sequence[When]) -> Iter
             for one in found
             for wider in (
                 ((*one, *more) for more in _joined(entry.axes))
-                if _matches(entry.condition, composer.resolve(one))
+                if _matches(entry.condition, _told(entry.condition, composer, one))
                 else (one,)
             )
         ]
     yield from found
 
 
-def _matches(condition: Condition, resolved: Resolved) -> bool:
-    return all(any(resolved.value(one.key) == _wanted(one) for one in values) for values in condition.wanted)
+def _told(condition: Condition, composer: Composer, settings: Step) -> Callable[[str], object]:
+    """Return what tells the values of a point; nothing is composed where its settings say them."""
+    given = {one.key: one for one in settings if one.is_leaf}
+    if all(one.key in given for values in condition.wanted for one in values):
+        return lambda key: to_plain(typed(given[key]))
+    return composer.resolve(settings).value
+
+
+def _matches(condition: Condition, value: Callable[[str], object]) -> bool:
+    return all(any(value(one.key) == _wanted(one) for one in values) for values in condition.wanted)
 
 
 def _wanted(setting: Setting) -> object:

@@ -30,7 +30,7 @@ def connected(options: RayOptions) -> Iterator[str]:
     require_ray()
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    _check_port(options.address)
+    check_port(options.address)
     import ray
 
     try:
@@ -132,8 +132,27 @@ def answers(address: str) -> bool:
     return True
 
 
-def _check_port(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would try for two minutes and then end us."""
+def check_cluster(address: str) -> None:
+    """Refuse to wait for a cluster that is gone.
+
+    Raises:
+        UserError: saying how to go on.
+    """
+    if not (answers(address) or answers(address)):
+        raise UserError(
+            "The Ray cluster is gone",
+            where=address,
+            why="Its jobs save a checkpoint and end by themselves",
+            do="`llmsys sweep resume` goes on once there is a cluster again, or without one with --ray off",
+        )
+
+
+def check_port(address: str) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for two minutes and then end us.
+
+    Raises:
+        UserError: naming the address.
+    """
     host, colon, port = address.rpartition(":")
     if not colon:
         return

@@ -18,13 +18,14 @@ from llmsys_exp.launch.stopping import SAVING_GRACE_S
 from llmsys_exp.runs.files import write_json
 from llmsys_exp.sweeps.folder import Sweep, SweepPaths
 from llmsys_exp.sweeps.ledger.ledger import FAILED, LOST, PLANNED, RUNNING, PointState
-from llmsys_exp.sweeps.ledger.settle import AGAIN, check_disk, end_gone, found_full, settle
-from llmsys_exp.sweeps.ray.cluster import answers, nodes, wanted
+from llmsys_exp.sweeps.ledger.settle import AGAIN, check_disk, found_full
+from llmsys_exp.sweeps.ray.cluster import answers, check_cluster, wanted
 from llmsys_exp.sweeps.ray.files import cancel_file, driver_file
 from llmsys_exp.sweeps.ray.options import RayOptions
-from llmsys_exp.sweeps.ray.task import end_lost, node_of, run_point
+from llmsys_exp.sweeps.ray.orphans import Orphans
+from llmsys_exp.sweeps.ray.task import node_of, run_point
 from llmsys_exp.sweeps.running.job import STOPPED
-from llmsys_exp.sweeps.running.processes import ask, identity, is_alive
+from llmsys_exp.sweeps.running.processes import ask, identity
 from llmsys_exp.sweeps.running.progress import Progress
 from llmsys_exp.sweeps.running.runner import MOST_STARTS, RunOptions
 from llmsys_exp.sweeps.running.signals import Signals
@@ -37,8 +38,6 @@ MOST_HANDED = 1000
 """Tasks in Ray's queue at a time."""
 MOST_CRASHES = 3
 """A worker that dies as often under a point, on nodes that live, will die under it again."""
-NODE_GRACE_S = 30.0
-"""How long a job may still save whose node is gone from the cluster, before its point starts elsewhere."""
 
 
 class RayRunner:
@@ -70,13 +69,10 @@ class RayRunner:
         self._ledger = sweep.ledger(paths)
         # 0: a worker takes one point after the other, also with GPUs, as it never touches them itself
         self._run = ray.remote(max_retries=0, max_calls=0)(run_point)
-        self._end_lost = ray.remote(max_retries=0, num_cpus=0)(end_lost)
         self._tasks: dict[int, Any] = {}
-        self._ending: dict[int, Any] = {}
+        self._orphans = Orphans(paths, sweep, self._tasks)
         self._starts: Counter[int] = Counter()
         self._crashes: Counter[int] = Counter()
-        self._orphans: set[int] = set()
-        self._gone_since: dict[int, float] = {}
         self._progress = Progress(sweep, {}, say)
         self._signals = Signals()
         self._address = ""
@@ -91,13 +87,13 @@ class RayRunner:
             UserError: when a node cannot run points at all, the cluster is gone, or the disk is full.
             KeyboardInterrupt: when asked to stop; every job has ended then, and all can be resumed.
         """
-        self._address = address
+        self._address = self._orphans.address = address
         cancel_file(self._paths).unlink(missing_ok=True)
         write_json(driver_file(self._paths), {"address": address, **identity()})
         states = self._ledger.states()
         self._progress = Progress(self._sweep, states, self._say)
         # what a driver before us has left ends by itself, and is ours then
-        self._orphans |= {number for number, now in states.items() if now.state == RUNNING and node_of(now)}
+        self._orphans.adopt({at for at, now in states.items() if now.state == RUNNING and node_of(now)})
         with self._signals:
             try:
                 states = self._loop()
@@ -113,14 +109,14 @@ class RayRunner:
         while True:
             if time.monotonic() - asked_at > ASK_S:
                 asked_at = time.monotonic()
-                _check_cluster(self._address)
+                check_cluster(self._address)
             self._collect()
             states = self._look()
             if cancel_file(self._paths).exists() or self._has_failed_fast(states):
                 self._signals.count = max(self._signals.count, 1)
             if self._signals.count:
                 return states
-            if not self._hand_over(states) and not self._tasks and not self._waited_for(states):
+            if not (self._hand_over(states) or self._tasks or self._orphans.waited_for(states)):
                 check_disk(states, self._starts)
                 return states
             self._pause(LOOK_S)
@@ -135,10 +131,10 @@ class RayRunner:
             number
             for number, now in states.items()
             if now.state in (PLANNED, LOST)
-            and number not in (*self._tasks, *self._ending)
+            and number not in (*self._tasks, *self._orphans.ending)
             and self._crashes[number] < MOST_CRASHES
         ]
-        room = (self._options.jobs or MOST_HANDED) - len(self._tasks) - self._waited_for(states)
+        room = (self._options.jobs or MOST_HANDED) - len(self._tasks) - self._orphans.waited_for(states)
         for number in waiting[: max(0, room)]:
             asked = wanted(self._sizes.of(states[number]), self._ray_options)
             task = self._run.options(name=f"{self._sweep.name} {number}", **asked)
@@ -150,14 +146,7 @@ class RayRunner:
         """Take note of tasks that have ended."""
         for number in self._ready(self._tasks):
             self._take(number, self._tasks.pop(number))
-        for number in self._ready(self._ending):
-            reference = self._ending.pop(number)
-            try:
-                self._ray.get(reference)
-            except self._ray.exceptions.RayError:
-                pass  # the node went too: `_mind` asks again
-            else:
-                self._settled(number)
+        self._orphans.collect(self._ready(self._orphans.ending))
 
     def _take(self, number: int, reference: Any) -> None:
         errors = self._ray.exceptions
@@ -182,7 +171,7 @@ class RayRunner:
                     why="All nodes need the sweep's folder, the data and the models under the same names",
                     do="Give paths.outputs a folder that all nodes share",
                 )
-            self._settled(number)
+            self._orphans.settled(number)
             if self._ledger.states()[number].state in (PLANNED, LOST):
                 self._give_up(number, told["code"])
 
@@ -199,64 +188,19 @@ class RayRunner:
         if now.state not in (RUNNING, FAILED) or node is None:
             self._crashes[number] += 1
             return
-        there = node in self._nodes()
+        there = node in self._orphans.nodes()
         # a node that went away says nothing of the point
         self._crashes[number] += there
-        self._orphans.add(number)
+        self._orphans.adopt({number})
         if there and now.state == RUNNING:
-            self._end_on(node, number, 0.0 if failure else SAVING_GRACE_S, failure)
-
-    def _end_on(self, node: str, number: int, wait_s: float, failure: tuple[str, str] | None) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        task = self._end_lost.options(scheduling_strategy=there)
-        self._ending[number] = task.remote(str(self._paths.folder), number, wait_s, failure)
+            self._orphans.end_on(node, number, 0.0 if failure else SAVING_GRACE_S, failure)
 
     def _look(self) -> dict[int, PointState]:
         """Read the ledger, mind what runs without a task of ours, and tell what is new."""
-        for number, now in list(self._ledger.states().items()):
-            if now.state == RUNNING and number not in (*self._tasks, *self._ending):
-                self._mind(number, now)
-            elif number in self._orphans and now.state != RUNNING and number not in self._tasks:
-                self._settled(number)
+        self._orphans.look(self._ledger.states())
         states = self._ledger.states()
         self._progress.tell(states)
         return states
-
-    def _mind(self, number: int, now: PointState) -> None:
-        """See to a point that runs and has no task: its driver, worker or node is gone."""
-        alive, node = is_alive(now.fields), node_of(now)
-        if alive is False:
-            settle(self._sweep, self._ledger, number)
-        if alive is not None or node is None:
-            return
-        if node in self._nodes():
-            self._end_on(node, number, SAVING_GRACE_S, None)
-        elif time.monotonic() - self._gone_since.setdefault(number, time.monotonic()) > NODE_GRACE_S:
-            self._gone_since.pop(number)
-            end_gone(self._ledger, number)
-
-    def _nodes(self) -> dict[str, Any]:
-        """Return the living nodes; a cluster that is gone is known before Ray waits for it a minute."""
-        _check_cluster(self._address)
-        return nodes()
-
-    def _settled(self, number: int) -> None:
-        """Plan a point again that was stopped because its worker was gone, and not because anybody asked."""
-        now = self._ledger.states()[number]
-        if number in self._orphans and now.state == FAILED and now.fields.get("kind") == STOPPED:
-            self._ledger.move(number, PLANNED)
-        self._orphans.discard(number)
-
-    def _waited_for(self, states: dict[int, PointState]) -> int:
-        """Count points that run without a task of ours and whose ends we will see."""
-        return len(self._ending) + sum(
-            now.state == RUNNING
-            and number not in (*self._tasks, *self._ending)
-            and (node_of(now) is not None or is_alive(now.fields) is not None)
-            for number, now in states.items()
-        )
 
     def _has_failed_fast(self, states: dict[int, PointState]) -> bool:
         return self._options.fail_fast and any(
@@ -272,14 +216,14 @@ class RayRunner:
             if now.state == RUNNING and number not in self._tasks:
                 ask(now.fields)
         self._wait_for_ends(SAVING_GRACE_S, until=lambda: self._signals.count > 1)
-        if not self._tasks and not self._waited_for(self._ledger.states()):
+        if not self._tasks and not self._orphans.waited_for(self._ledger.states()):
             return
         for reference in self._tasks.values():
             self._ray.cancel(reference, force=True)
         for number, now in self._ledger.states().items():
             node = node_of(now)
-            if now.state == RUNNING and node in self._nodes():
-                self._end_on(str(node), number, 0.0, (STOPPED, "Stopped from outside, twice"))
+            if now.state == RUNNING and node in self._orphans.nodes():
+                self._orphans.end_on(str(node), number, 0.0, (STOPPED, "Stopped from outside, twice"))
         self._wait_for_ends(3 * GRACE_S, until=lambda: False)
 
     def _wait_for_ends(self, wait_s: float, *, until: Callable[[], bool]) -> None:
@@ -287,7 +231,7 @@ class RayRunner:
         while time.monotonic() < end and not until():
             self._collect()
             states = self._look()
-            if not self._tasks and not self._waited_for(states):
+            if not self._tasks and not self._orphans.waited_for(states):
                 return
             self._pause(0.1)
 
@@ -300,23 +244,8 @@ class RayRunner:
 
     def _pause(self, wait_s: float) -> None:
         """Wait until a task has ended, and no longer than that."""
-        references = [*self._tasks.values(), *self._ending.values()]
+        references = [*self._tasks.values(), *self._orphans.ending.values()]
         if references:
             self._ray.wait(references, num_returns=1, timeout=wait_s)
         else:
             time.sleep(wait_s)
-
-
-def _check_cluster(address: str) -> None:
-    """Refuse to wait for a cluster that is gone.
-
-    Raises:
-        UserError: saying how to go on.
-    """
-    if not (answers(address) or answers(address)):
-        raise UserError(
-            "The Ray cluster is gone",
-            where=address,
-            why="Its jobs save a checkpoint and end by themselves",
-            do="`llmsys sweep resume` goes on once there is a cluster again, or without one with --ray off",
-        )

@@ -91,6 +91,15 @@ def submit(
     return submitted
 
 
+def check_queue() -> None:
+    """Ask Slurm for the queue.
+
+    Raises:
+        UserError: when it does not answer.
+    """
+    _queue()
+
+
 def settle_tasks(paths: SweepPaths, sweep: Sweep) -> dict[int, Task]:
     """Call points lost whose tasks are gone; return the tasks that wait or run, by point."""
     ledger, alive = sweep.ledger(paths), _queue()

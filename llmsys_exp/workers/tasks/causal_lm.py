@@ -35,10 +35,9 @@ class CausalLm:
 
     def __init__(self, job: Job, ranks: Ranks) -> None:
         self._job, self._ranks, self._config = job, ranks, job.config
+        self._set_up()
         self._tokenizer = load_tokenizer(job)
-        # flash attention's kernel is told where packed examples begin; others see it in the positions
-        self._varlen = self._config.training.attention == "flash_attention_2"
-        self._unchecked = self._config.data.packing
+        self._pad_id = self._tokenizer.pad_token_id
         data = load_examples(job, self._tokenizer)
         self.examples, self.heldout = data.train, data.heldout
         self._told = data.fingerprint
@@ -46,12 +45,21 @@ class CausalLm:
         for note in data.notes:
             events.note(note)
 
+    def _set_up(self) -> None:
+        # flash attention's kernel is told where packed examples begin; others see it in the positions
+        self._varlen = self._config.training.attention == "flash_attention_2"
+        self._unchecked = self._config.data.packing
+
+    def check(self, model: Any) -> None:
+        """Refuse a model that does not know all of the tokenizer's tokens."""
+        check_vocabulary(model, self._tokenizer)
+
     def build(self) -> Any:
         """Load the model, put kernels and adapters on, and set checkpointing."""
         ds_config = json.loads(self._job.paths.ds_config.read_text(encoding="utf-8"))
         with built_sharded(ds_config, quantised=self._config.method.kind is MethodKind.qlora):
             model = load_base_model(self._job, device=self._ranks.device)
-            check_vocabulary(model, self._tokenizer)
+            self.check(model)
             use_kernels(model, self._config.training, device=self._ranks.device)
             return apply_method(model, self._config)
 
@@ -59,7 +67,7 @@ class CausalLm:
         """Pad to one width; on a GPU to a multiple, but never beyond what was planned."""
         return collate(
             examples,
-            pad_id=self._tokenizer.pad_token_id,
+            pad_id=self._pad_id,
             varlen=self._varlen,
             multiple=PAD_TO if self._ranks.device.type == "cuda" else 1,
             most=self._config.data.max_length,

@@ -77,9 +77,12 @@ class Trainer:
         ranks: Ranks,
         memory: MemoryMeter,
         wants_stop: Callable[[], bool] = lambda: False,
+        emulated: bool = False,
     ) -> None:
+        """Prepare to train; `emulated`: the other ranks are not there, so that no gradient has a meaning."""
         self._engine, self._task, self._order = engine, task, order
         self._ranks, self._memory, self._wants_stop = ranks, memory, wants_stop
+        self._emulated = emulated
         self._figures = Figures(engine)
         self._checked = False
         self._ahead: _Work | None = None
@@ -111,7 +114,7 @@ class Trainer:
         mean_loss, stop_requests = self._figures.values()
         gradient_norm = self._figures.norm()
         if check:
-            check.finish(gradient_norm)
+            check.finish(None if self._emulated else gradient_norm)
             self._checked = True
         return StepReport(
             step=number + 1,

@@ -42,14 +42,14 @@ class MemoryMeter:
         Call it before an evaluation too, or the peak of the steps before would count as the evaluation's.
         """
         if self._device.type == "cuda":
-            figures = _cuda_figures(self._device)
+            figures = cuda_figures(self._device)
             if not phase.startswith(EVALUATION):
                 self._peak_bytes = max(self._peak_bytes, figures["peak_allocated_bytes"])
         else:
             figures = {"live_tensor_bytes": settled_tensor_bytes()}
         host = {
             "rss_bytes": _rss_bytes() - self._baseline_rss_bytes,
-            "peak_rss_bytes": _peak_rss_bytes() - self._baseline_rss_bytes,
+            "peak_rss_bytes": peak_rss_bytes() - self._baseline_rss_bytes,
             "pss_bytes": _pss_bytes(),
         }
         self.phases.append({"phase": phase, **figures, **host})
@@ -61,7 +61,7 @@ class MemoryMeter:
         """
         if self._device.type != "cuda":
             growth = _rss_bytes() - self._baseline_rss_bytes
-            return {"rss_bytes": growth, "peak_bytes": _peak_rss_bytes() - self._baseline_rss_bytes}
+            return {"rss_bytes": growth, "peak_bytes": peak_rss_bytes() - self._baseline_rss_bytes}
         import torch
 
         # asked once, as each question makes all hundred figures, and the device waits meanwhile
@@ -114,7 +114,8 @@ def live_tensor_bytes() -> int:
     return sum(sizes.values())
 
 
-def _cuda_figures(device: Any) -> dict[str, int]:
+def cuda_figures(device: Any) -> dict[str, int]:
+    """Return what the allocator holds and held at most since the last call, and what the process takes."""
     import torch
 
     figures = {
@@ -174,5 +175,6 @@ def _rss_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-def _peak_rss_bytes() -> int:
+def peak_rss_bytes() -> int:
+    """Return the most main memory that this process has had resident."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

@@ -1,0 +1,1 @@
+"""One rank of a training job, run for real while the other ranks are not there."""
