@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -86,14 +87,19 @@ def call(verb: str, *arguments: str, gpu: int | None = None) -> dict[str, Any]:
     """Run a command with `--json`; its error where it fails."""
     env = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
     command = [sys.executable, "-m", "llmsys_exp", verb, *arguments, "--json"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=ONE_S, check=False)
+        told, log = process.communicate(timeout=ONE_S)
     except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it ends its workers
+        process.communicate()
         return {"error": f"not done after {ONE_S} s"}
     try:
-        return json.loads(done.stdout)
+        return json.loads(told)
     except ValueError:
-        return {"error": (done.stderr.strip() or done.stdout.strip())[-800:]}
+        return {"error": (log.strip() or told.strip())[-800:]}
 
 
 def real(outputs: Path, overrides: tuple[str, ...]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _dryrun(plan: Plan, options: TierOptions, console: Console) -> Answer:
 
     dry = run_dry(plan, DryAsk(options.rank, options.search, options.shared), console)
     return Answer(
-        dry.outcome.survived if dry.is_conclusive else plan.verdict.fits,
+        dry.fits,
         {DRYRUN: dry.to_dict()},
         lambda shown: show_dryrun(shown, dry),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from planner.units import GIB, MIB, gib
 IDLE_BYTES = GIB
 """A driver takes some hundred MiB of a card that nobody uses; a container hides who takes more."""
 SMI_TIMEOUT_S = 30
+MORE_LOOKS, LOOK_AGAIN_S = 4, 0.5
 SHARED = "--allow-shared"
 
 
@@ -67,6 +69,11 @@ def find_card(asked: list[int], *, wanted: str, shared: bool = False) -> Card:
         )
     (entry,) = pick_gpus(1, asked=asked[:1], env=os.environ, cards=cards)
     card = look_at(entry)
+    for _ in range(MORE_LOOKS):  # a process that has just ended gives its memory back a moment later
+        if shared or not card.is_taken:
+            break
+        time.sleep(LOOK_AGAIN_S)
+        card = look_at(entry)
     if card.is_taken and not shared:
         who = ", ".join(f"process {pid}: {gib(size):.1f} GiB" for pid, size in card.holders.items())
         raise UserError(

@@ -44,6 +44,13 @@ class DryRun:
             return not self.outcome.survived  # it had no limit to break
         return self.outcome.survived or not self.bench.is_short
 
+    @property
+    def fits(self) -> bool:
+        """The verdict: by what was found out, else by the formula."""
+        if self.found is not None and self.found.what == LIMIT and self.found.value is not None:
+            return self.found.value <= self.plan.verdict.budget_bytes
+        return self.outcome.survived if self.is_conclusive else self.plan.verdict.fits
+
     def held_by_formula(self) -> dict[str, int]:
         """Return what the formula holds at the end of each phase, where the dry run tells no peaks."""
         return held_by_formula(self.plan.config) if self.bench.card is None else {}

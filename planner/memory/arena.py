@@ -40,6 +40,8 @@ class PhasePeak:
     name: str
     end_bytes: int
     peak_bytes: int
+    end_event: int = 0
+    """How many requests there were at its end."""
 
 
 class Arena:
@@ -95,7 +97,7 @@ class Arena:
 
     def end_phase(self, name: str) -> None:
         """Close a phase: its peak is the most that was allocated since the last one closed."""
-        self.phases.append(PhasePeak(name, self.allocator.allocated, self._phase_peak))
+        self.phases.append(PhasePeak(name, self.allocator.allocated, self._phase_peak, len(self.events)))
         self._phase_peak = self.allocator.allocated
 
     def forget_peak(self) -> None:
@@ -103,16 +105,20 @@ class Arena:
         self.peak_bytes = self._phase_peak = self.allocator.allocated
         self._peak_event = len(self.events)
 
-    def peak_components(self) -> dict[str, int]:
-        """Bytes by component at the peak, largest first; they sum to `peak_bytes`."""
+    def live_at_peak(self) -> dict[int, int]:
+        """Bytes of each buffer that was there at the peak, by its number."""
         live: dict[int, int] = {}
         for buffer_id, nbytes, _ in self.events[: self._peak_event]:
             if nbytes:
                 live[buffer_id] = nbytes
             elif buffer_id:
                 del live[buffer_id]
+        return live
+
+    def peak_components(self) -> dict[str, int]:
+        """Bytes by component at the peak, largest first; they sum to `peak_bytes`."""
         parts: dict[str, int] = {}
-        for buffer_id, nbytes in live.items():
+        for buffer_id, nbytes in self.live_at_peak().items():
             name = self._names[buffer_id]
             parts[name] = parts.get(name, 0) + nbytes
         parts["allocator rounding"] = self.peak_bytes - sum(parts.values())

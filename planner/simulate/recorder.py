@@ -81,6 +81,16 @@ class Recorder(TorchDispatchMode):
         if buffer is not None:
             self.arena.rename(buffer, what)
 
+    def same_origin(self, buffer_id: int, other: int) -> None:
+        """Say that a buffer was made as another one was."""
+        if other in self.origins:
+            self.origins[buffer_id] = self.origins[other]
+
+    def origin(self, buffer_id: int) -> tuple[str, str]:
+        """The operator that made a buffer, and the module that ran; empty where neither is known."""
+        func, module = self.origins.get(buffer_id, ("", ""))
+        return str(getattr(func, "__name__", func)).partition(".")[0], module
+
     def held(self) -> dict[int, Callable[[], object]]:
         """Return for the number of each buffer that is there what gives it back ahead of its storage."""
         return {buffer.id: partial(self._held.pop, key, None) for key, buffer in self._held.items()}

@@ -80,7 +80,7 @@ class SimulatedRun:
     def _repeat(self, step: int) -> bool:
         """Let a step go as the last one; whether that could be done."""
         names = [(number, f"{phase} {step + 1}") for number, phase in self._ends]
-        self._left = repeat(self.arena, self._first, names, self.recorder.held())
+        self._left = repeat(self.arena, self._first, names, self.recorder.held(), self.recorder.same_origin)
         return self._left is not None
 
     def _start(self) -> Any:

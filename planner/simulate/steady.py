@@ -13,7 +13,13 @@ from planner.memory.arena import Arena, Buffer
 Held = Mapping[int, Callable[[], object]]
 
 
-def repeat(arena: Arena, first: int, phases: Sequence[tuple[int, str]], held: Held) -> list[Buffer] | None:
+def repeat(
+    arena: Arena,
+    first: int,
+    phases: Sequence[tuple[int, str]],
+    held: Held,
+    note: Callable[[int, int], None],
+) -> list[Buffer] | None:
     """Take and give back once more what was since event `first`; what the last step left is given back now.
 
     Args:
@@ -21,6 +27,7 @@ def repeat(arena: Arena, first: int, phases: Sequence[tuple[int, str]], held: He
         first: number of the event that the step began with.
         phases: number of events at the end of each phase of the step, and the name of that phase in the next.
         held: for each buffer that is there what gives it back.
+        note: told the number of each new buffer, and of the one that it repeats.
 
     Returns:
         What is still taken, for the caller to hold; None where the step did not end as it began, so that it
@@ -32,16 +39,17 @@ def repeat(arena: Arena, first: int, phases: Sequence[tuple[int, str]], held: He
     # what was left by the step stands for what it found, size by size
     taken.sort(key=lambda one: sizes[one])
     given.sort(key=lambda one: sizes[one])
-    if [sizes[one] for one in taken] != [sizes[one] for one in given] or not all(
-        one in held for one in taken
-    ):
+    same = [sizes[one] for one in taken] == [sizes[one] for one in given]
+    if not same or not all(one in held for one in taken):
         return None
     twins = dict(zip(given, taken, strict=True))
     buffers: dict[int, Buffer] = {}
     ends = dict(phases)
     for number, (buffer_id, nbytes, stream) in enumerate(step, start=first + 1):
         if nbytes:
-            buffers[buffer_id] = arena.new(nbytes, arena.component(buffer_id), stream=stream)
+            twin = buffers[buffer_id] = arena.new(nbytes, arena.component(buffer_id), stream=stream)
+            note(twin.id, buffer_id)
+            del twin
         elif not buffer_id:
             arena.empty_cache()
         elif buffer_id in buffers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,16 @@ import pytest
 from forked import run_forked
 from tiny_jobs import make_job, make_model
 
+from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.plain import from_plain
+from llmsys_exp.dryrun import start
+from llmsys_exp.dryrun.checks import DryAsk
 from llmsys_exp.dryrun.held import held_by_formula
 from llmsys_exp.dryrun.outcome import Outcome
+from llmsys_exp.dryrun.run import run_dry
+from llmsys_exp.plan import resolve
+from llmsys_exp.report.console import Console
+from llmsys_exp.report.tier_text import dryrun_rows
 
 pytestmark = pytest.mark.engine
 
@@ -65,3 +73,35 @@ def _held_by_formula(folder: Path, world_size: int) -> dict[str, int]:
     config.model.path, config.model.entry = str(folder.parent / "model"), None
     config.hardware.gpu, config.hardware.gpus_per_node = "cpu", world_size
     return held_by_formula(config)
+
+
+def test_a_plan_goes_to_the_worker_and_comes_back(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forked(command: list[str], *_: Any, **__: Any) -> None:
+        done = run_forked(command[2], command[3])
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    monkeypatch.setattr(start, "run_shown", forked)
+    model = next(iter(folders.values())).parent / "model"
+    settings = [
+        "model=local",
+        f"model.path={model}",
+        "hardware=cpu",
+        "hardware.gpus_per_node=4",
+        "data.train=x",
+    ]
+    settings += [
+        "zero.stage=3",
+        "method=lora",
+        "offload=none",
+        "data.max_length=16",
+        "training.micro_batch=1",
+    ]
+    plan = resolve(compose_config([*settings, "training.dtype=bf16", "hardware.host_memory_gib=64"]))
+    dry = run_dry(plan, DryAsk(rank=3), Console(io.StringIO()))
+    assert (dry.outcome.survived, dry.outcome.rank, dry.outcome.world_size) == (True, 3, 4)
+    figures = {name: (formula, found) for name, formula, found in dryrun_rows(dry)}
+    assert list(figures) == [f"{name}, at its end" for name in ("load", "engine start", "backward", "step")]
+    formula, found = figures["step, at its end"]
+    assert found == pytest.approx(formula, abs=NEAR_BYTES)
