@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -96,14 +96,13 @@ def write_snapshot(recorder: Recorder, path: Path) -> None:
 def _trace(recorder: Recorder) -> Iterator[dict[str, Any]]:
     """Each request as an event of the viewer; the number of a buffer stands for its address."""
     sizes: dict[int, int] = {}
-    frames: Callable[[int], list[dict[str, Any]]] = lambda buffer: _frames(recorder, buffer)
     for time, (buffer, nbytes, stream) in enumerate(recorder.arena.events):
         if not buffer:
             continue
         sizes[buffer] = sizes.get(buffer, nbytes)
         event = {"addr": buffer << 20, "size": sizes[buffer], "stream": stream, "time_us": time}
         if nbytes:
-            yield {"action": "alloc", "frames": frames(buffer), **event}
+            yield {"action": "alloc", "frames": _frames(recorder, buffer), **event}
         else:
             yield {"action": "free_requested", "frames": [], **event}
             yield {"action": "free_completed", "frames": [], **event}

@@ -17,6 +17,9 @@ TOLERATED = 0.05
 
 Not 0: experts and 16-bit sums round differently in other company.
 """
+TOLERATED_8BIT = 0.25
+"""The same over an 8-bit base: which columns bitsandbytes multiplies in 16 bit (`int8_vectorwise_quant`)
+hangs on all tokens of a batch, packed or not. Seen: 0.08 with random weights."""
 
 
 def check_kept_apart(model: Any, *, varlen: bool = False) -> None:
@@ -31,13 +34,18 @@ def check_kept_apart(model: Any, *, varlen: bool = False) -> None:
     mixed = _change(model, packed=False, varlen=False)
     apart = _change(model, packed=True, varlen=varlen)
     # not "greater": a NaN must fail as well
-    if not apart <= TOLERATED * mixed:
+    tolerated = TOLERATED_8BIT if _is_8bit(model) else TOLERATED
+    if not apart <= tolerated * mixed:
         raise UserError(
             f"{type(model).__name__} does not keep packed examples apart",
             where="data.packing=true",
             why=f"Another example before it moves logits by {apart:.2g}, without borders by {mixed:.2g}",
             do="Set data.packing=false; data.group_by_length=true also saves padding",
         )
+
+
+def _is_8bit(model: Any) -> bool:
+    return any(type(module).__name__ == "Linear8bitLt" for module in model.modules())
 
 
 def _change(model: Any, *, packed: bool, varlen: bool) -> float:
