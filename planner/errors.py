@@ -14,6 +14,10 @@ class CaseError(ValueError):
         super().__init__("; ".join(problems))
 
 
+class NotSimulated(CaseError):
+    """A case whose code cannot be run on shapes, here or at all; nothing need be wrong with it."""
+
+
 class OutOfMemory(Exception):
     """The emulated allocator could not serve a request under its limit."""
 

@@ -57,8 +57,12 @@ def predict(
 
         return estimate(parse_training_case(case))
     if tier == "simulate" or (tier == "auto" and is_unknown(case)):
+        if kind == "serve":
+            from planner.simulate.generation import simulate_generation
+
+            return simulate_generation(case)
         if kind != "train":
-            raise CaseError(f"tier simulate takes training cases, not kind {kind!r}; use tier formula")
+            raise CaseError(f"tier simulate takes kinds train and serve, not {kind!r}; use tier formula")
         from planner.simulate.tier import simulate  # torch and DeepSpeed, which the other tiers do without
 
         return simulate(case)

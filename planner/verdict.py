@@ -25,8 +25,11 @@ SETTINGS = {
 """Field of a case -> its setting."""
 
 
-def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int) -> Verdict:
-    """Compare a forecast and its band with what the allocator may reserve on one GPU."""
+def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int, remedy: bool = True) -> Verdict:
+    """Compare a forecast and its band with what the allocator may reserve on one GPU.
+
+    `remedy` says whether to look for a change that fits, which takes a family that the formula knows.
+    """
     largest = next(iter(forecast.components), "nothing")
     fits = forecast.survives(budget_bytes)
     band = forecast.band_bytes("required")
@@ -37,9 +40,17 @@ def judge(case: TrainingCase, forecast: Forecast, *, budget_bytes: int) -> Verdi
         headroom_bytes=budget_bytes - forecast.required_bytes,
         largest=largest,
         largest_bytes=forecast.components.get(largest, 0),
-        fix=None if fits else cheapest_fix(case, budget_bytes=budget_bytes),
+        fix=cheapest_fix(case, budget_bytes=budget_bytes) if remedy and not fits else None,
         band_bytes=band,
     )
+
+
+def reaching(verdict: Verdict, required_bytes: int) -> Verdict:
+    """Widen the band of a verdict to what another tier says the job requires; its label follows."""
+    low, high = verdict.band_bytes
+    band = (min(low, required_bytes), max(high, required_bytes))
+    label = "tight" if verdict.label == "fits" and band[1] > verdict.budget_bytes else verdict.label
+    return replace(verdict, band_bytes=band, label=label)
 
 
 def cheapest_fix(case: TrainingCase, *, budget_bytes: int) -> str | None:

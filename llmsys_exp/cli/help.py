@@ -63,8 +63,11 @@ _FLAGS = {
   --plot FILE.png       bars of the parts against the limit, or a map where two overrides vary (.svg, .pdf)
   --axes ACROSS,DOWN    the two overrides of the map where more vary; the best of the others is shown
   --force               replace these files where they exist
-  --tier NAME           who answers: formula, estimate, simulate, dryrun (a GPU runs one rank for real)
-  --rank N              which rank a dry run runs (0)
+  --tier NAME           who answers: auto (the formula; simulated where it does not know the family), formula,
+                        estimate, simulate (the real code on shapes), dryrun (a GPU runs one rank for real)
+  --snapshot FILE.pickle  what a simulation held, for pytorch.org/memory_viz
+  --timeline FILE.png   what a simulation held, by part, from request to request (.svg, .pdf)
+  --rank N              which rank is simulated or dry-run (0)
   --search WHAT         where a dry run really ends: limit, micro_batch, length
   --allow-shared        dry-run although others use the GPU""".lstrip("\n"),
 }

@@ -123,6 +123,6 @@ def _as_json(experiment: Experiment, path: Path | None) -> dict[str, Any]:
         "overrides": experiment.overrides,
         "written": None if path is None else str(path),
         "command": None if path is None else command(path),
-        "verdict": None if plan is None else plan.verdict.to_dict(),
+        "verdict": None if plan is None or plan.verdict is None else plan.verdict.to_dict(),
         "refusal": experiment.refusal or None,
     }

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmsys_exp.cli.hydra_verb import Point, Request, run_verb
 from llmsys_exp.cli.options import TableOptions, split_options, split_table_options
-from llmsys_exp.cli.plan_tiers import Answer, TierOptions, answer, check_tier, split_tier_options
+from llmsys_exp.cli.plan_answers import Answer, plan_and_answer
+from llmsys_exp.cli.plan_tiers import TierOptions, check_tier, split_tier_options
 from llmsys_exp.config.schema import Config, GatePolicy
-from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK
+from llmsys_exp.errors import EXIT_DOES_NOT_FIT, EXIT_OK, UserError
 from llmsys_exp.plan.serving_step import only_serves, plan_serving
 from llmsys_exp.report.console import Console
+
+if TYPE_CHECKING:
+    from llmsys_exp.plan import Plan
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -28,6 +32,10 @@ def run(arguments: Sequence[str]) -> int:
         from llmsys_exp.report.plan_output import check_output
 
         check_output(tables, swept=None)
+    if not options.help and tier.files:
+        from llmsys_exp.report.table_files import check_files
+
+        check_files(tier.files, force=tables.force)
     return run_verb("plan", rest, lambda request: plan_point(request, tables, tier), _no_points)
 
 
@@ -57,12 +65,12 @@ class _Planned:
     """One configuration, planned: its training, its serving, or both."""
 
     def __init__(self, config: Config, tier: TierOptions, progress: Console) -> None:
-        from llmsys_exp.plan import resolve
-
         check_tier(tier, serves=only_serves(config))
-        self._training = None if only_serves(config) else resolve(config)
+        self._training: Plan | None = None
+        self._answer = Answer(True)
+        if not only_serves(config):
+            self._training, self._answer = plan_and_answer(config, tier, progress)
         self._serving = plan_serving(config)
-        self._answer = Answer(True) if self._training is None else answer(self._training, tier, progress)
         self._asks_for_sglang = config.inference.engine != "transformers"
 
     @property
@@ -99,11 +107,13 @@ class _Planned:
 
     def row(self) -> dict[str, Any]:
         """Return the row of a table of plans: training's, where there is any."""
-        from llmsys_exp.report.plan_rows import plan_row
+        from llmsys_exp.report.plan_rows import failed_row, plan_row
         from llmsys_exp.report.plan_text import has_limit
         from llmsys_exp.report.serving_text import serving_row
 
         if self._training is not None:
+            if self._training.forecast is None:
+                return failed_row(UserError("nothing is forecast", why=self._training.why_not))
             return plan_row(self._training, limited=has_limit(self._training.config))
         assert self._serving is not None  # nothing is trained, so something is served
         return serving_row(self._serving)

@@ -29,7 +29,7 @@ def pass_gate(plan: Plan, console: Console, *, run: Runs = run_dry) -> list[str]
         DoesNotFit: when it may not start.
         UserError: when a dry run is due and cannot take place.
     """
-    if TAG in os.environ or not is_wanted(plan.config) or plan.verdict.label != TIGHT:
+    if TAG in os.environ or not is_wanted(plan.config) or plan.verdict is None or plan.verdict.label != TIGHT:
         return gate.check(plan)
     dry = run(plan, DryAsk(), console)
     show_dryrun(console, dry)

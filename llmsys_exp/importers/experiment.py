@@ -14,7 +14,8 @@ from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError
 from llmsys_exp.importers.hardware import hardware_option
 from llmsys_exp.importers.imported import Imported, Unmapped
-from llmsys_exp.plan import Plan, resolve
+from llmsys_exp.plan import Plan
+from llmsys_exp.plan.resolve import forecast_settled, settle
 from llmsys_exp.report.console import clean
 
 HARDWARE = "hardware"
@@ -72,7 +73,8 @@ def build(imported: Imported, overrides: Sequence[str]) -> Experiment:
     merged = with_overrides(imported, overrides)
     config = compose_config(merged.overrides())
     try:
-        return Experiment(merged, config, resolve(config))
+        # by formula alone: a simulation would take longer than whoever imports a file expects
+        return Experiment(merged, config, forecast_settled(settle(config)))
     except UserError as error:
         return Experiment(merged, config, None, str(error))
 

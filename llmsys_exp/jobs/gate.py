@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 def check(plan: Plan) -> list[str]:
     """Return warnings to print for a training job that may start; raises as `judge` does."""
+    if plan.verdict is None:
+        warns = plan.config.gate.policy is GatePolicy.warn
+        return ["Nothing is forecast, so nothing says whether this will fit"] if warns else []
     return judge(plan.config.gate.policy, fits=plan.verdict.fits, lines=lambda: verdict_lines(plan))
 
 

@@ -6,7 +6,7 @@ The manifest is written last, so that a run that was stopped never looks complet
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def run_steps(run: Run, console: Console) -> dict[str, Any]:
     check_steps(run.steps)
     check_mlp_steps(run.config, list(run.steps))
     check_name(run.config.name)
-    plan = run.keep_reasons(settle_rest(resolve(run.config)))
+    plan = run.keep_reasons(settle_rest(resolve(run.config, tell=_teller(console))))
     if Step.train in run.steps:
         _pass_gate(plan, console)
     if Step.quantize in run.steps:
@@ -118,7 +118,7 @@ def resume_run(
             console.line("  Give training.max_steps or training.epochs a larger value to train on.")
             return {"folder": str(folder), **read_manifest(paths.manifest)}
         run = Run(found.config, found.steps, command, overrides, verbose=verbose)
-        plan = found.keep_choices(settle_rest(resolve(found.config)))
+        plan = found.keep_choices(settle_rest(resolve(found.config, tell=_teller(console))))
         if found.checkpoint is not None:
             _pass_gate(plan, console)
         console.line()
@@ -152,6 +152,10 @@ def _foresee_quantize(config: Config, console: Console) -> None:
     outputs = Path(config.paths.outputs).expanduser().absolute()
     existing = next(one for one in (outputs, *outputs.parents) if one.is_dir())
     check_quantize(config, source=Path(folder) if folder else None, folder=existing, console=console)
+
+
+def _teller(console: Console) -> Callable[[str], None]:
+    return lambda text: console.line(f"  {text}")
 
 
 def _pass_gate(plan: Plan, console: Console) -> None:
@@ -200,8 +204,9 @@ def _plan_after(job: Job, attempts: Sequence[Attempt], console: Console) -> Plan
         raise failure from error
     console.line(console.style(f"  {failure.what}", "yellow"))
     said = ", ".join(changes(job.config, plan.config))
-    need = f"{gib(plan.forecast.required_bytes)} GiB"
-    console.line(f"  Attempt {attempts[-1].number + 1} with {said}; the plan says that it needs {need}")
+    need = "" if plan.forecast is None else gib(plan.forecast.required_bytes)
+    says = f"; the plan says that it needs {need} GiB" if need else ""
+    console.line(f"  Attempt {attempts[-1].number + 1} with {said}{says}")
     return plan
 
 

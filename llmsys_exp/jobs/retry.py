@@ -48,14 +48,17 @@ class Attempt:
     def to_dict(self) -> dict[str, Any]:
         """Return the record for attempts.json and the manifest."""
         forecast, verdict = self.plan.forecast, self.plan.verdict
-        return {
-            "attempt": self.number,
-            "settings": settings_of(self.plan.config),
-            "planned": {
+        planned = None
+        if forecast is not None and verdict is not None:
+            planned = {
                 "peak_allocated_gib": round(gib(forecast.peak_allocated_bytes), 3),
                 "required_gib": round(gib(forecast.required_bytes), 3),
                 "budget_gib": round(gib(verdict.budget_bytes), 3),
-            },
+            }
+        return {
+            "attempt": self.number,
+            "settings": settings_of(self.plan.config),
+            "planned": planned,
             "failure": {"kind": self.failure.kind, "text": self.failure.what, **self.failure.details},
         }
 
@@ -112,6 +115,8 @@ def _smaller_batch(plan: Plan) -> Plan:
 
 def _replan(asked: Config, plan: Plan, failure: JobError) -> Plan:
     config, training = deepcopy(asked), asked.training
+    if plan.forecast is None or plan.verdict is None:
+        raise NothingSmaller("Nothing was forecast for this job", do="Try launcher.on_oom=smaller_batch")
     margin_gib, budget = asked.gate.margin_gib, plan.verdict.budget_bytes
     limit = int(STRICTER * min(budget, plan.forecast.required_bytes, _room(failure.details)))
     config.gate.margin_gib = margin_gib + (budget - limit) / GIB
@@ -124,7 +129,7 @@ def _replan(asked: Config, plan: Plan, failure: JobError) -> Plan:
     if AUTO == training.micro_batch == training.grad_accum and training.global_batch is None:
         config.training.global_batch = plan.config.training.global_batch
     found = resolve(config)
-    if not found.verdict.fits:
+    if found.verdict is None or not found.verdict.fits:
         raise NothingSmaller(
             f"The planner knows no settings that need less than {gib(limit):.2f} GiB and keep what is set",
             do="Leave more of these on auto: " + ", ".join(SETTINGS),

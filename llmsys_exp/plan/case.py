@@ -122,7 +122,7 @@ def planner_case(config: Config, *, dtype: str) -> planner.TrainingCase:
         if parsed.lora is not None:
             adapted_names(parsed.architecture, parsed.lora)
     except planner.CaseError as error:
-        raise ConfigError([UserError(_in_settings(problem)) for problem in error.problems]) from error
+        raise ConfigError([UserError(in_settings(problem)) for problem in error.problems]) from error
     calibration = calibration_of(config.hardware.gpu, dtype=dtype, ranks=world_size(config))
     return parsed if calibration is None else replace(parsed, calibration=calibration)
 
@@ -164,7 +164,7 @@ def _check_packing(config: Config, shape: Mapping[str, Any]) -> None:
         )
 
 
-def _in_settings(problem: str) -> str:
+def in_settings(problem: str) -> str:
     """Say with the names of settings what the planner says with the keys of its case format."""
     return re.sub(r"[a-z_.]+", lambda word: SETTING_OF.get(word[0], word[0]), problem)
 

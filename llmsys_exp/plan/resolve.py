@@ -6,6 +6,7 @@ rest follows from the hardware and the batch arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from llmsys_exp.plan.settling import (
     settle_optimizer,
     speed_is_forecast,
 )
+from llmsys_exp.plan.unknown import Unknown, is_unknown_model, settle_unknown
 from planner.choose import axes_of, choose, option_of
 from planner.grid.structures import structures
 from planner.search import Room
@@ -39,11 +41,30 @@ class Plan:
 
     config: Config
     choices: tuple[Choice, ...]
-    forecast: planner.Forecast
-    verdict: planner.Verdict
+    forecast: planner.Forecast | None
+    """None where nothing is forecast: a family that no formula knows, where it cannot be simulated."""
+    verdict: planner.Verdict | None
+    """None without a forecast."""
     step_s: float | None = None
     """Estimate; None for a perceptron, and on a CPU that is not calibrated: their speed is not forecast."""
     tokens_per_s: float | None = None
+    why_not: str = ""
+    """Why nothing is forecast."""
+
+    @property
+    def known(self) -> tuple[planner.Forecast, planner.Verdict]:
+        """Forecast and verdict, for whoever cannot go on without.
+
+        Raises:
+            UserError: where nothing is forecast.
+        """
+        if self.forecast is None or self.verdict is None:
+            raise UserError(
+                "Nothing is forecast for this job",
+                why=self.why_not,
+                do="Plan it for a GPU on which its code can be simulated",
+            )
+        return self.forecast, self.verdict
 
 
 @dataclass(frozen=True)
@@ -61,13 +82,26 @@ class Settled:
         return self.case, self.config.hardware.gpus_per_node, self.budget_bytes
 
 
-def resolve(config: Config) -> Plan:
-    """Choose every open setting and forecast the result.
+def resolve(config: Config, *, tell: Callable[[str], None] = lambda text: None) -> Plan:
+    """Choose every open setting and forecast the result: by formula, or by simulation.
+
+    Args:
+        config: with `auto` in it or without.
+        tell: hears what is simulated, which takes seconds.
 
     Raises:
         ConfigError: naming everything that contradicts or is unknown.
+        UserError: where nothing can be forecast, and the gate does not let that pass.
     """
+    if is_unknown_model(config):
+        return plan_of(settle_unknown(config, tell=tell))
     return forecast_settled(settle(config))
+
+
+def plan_of(unknown: Unknown) -> Plan:
+    """Return the plan of a model that no formula knows."""
+    forecast = None if unknown.simulation is None else unknown.simulation.forecast
+    return Plan(unknown.config, unknown.choices, forecast, unknown.verdict, why_not=unknown.why_not)
 
 
 @dataclass(frozen=True)
@@ -149,9 +183,10 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Plain values for `job.json` and `--json`."""
     return {
         "choices": [vars(choice) for choice in plan.choices],
-        "forecast": plan.forecast.to_dict(),
-        "verdict": plan.verdict.to_dict(),
+        "forecast": None if plan.forecast is None else plan.forecast.to_dict(),
+        "verdict": None if plan.verdict is None else plan.verdict.to_dict(),
         "speed": _speed_to_dict(plan),
+        **({"not_forecast": plan.why_not} if plan.why_not else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -65,10 +66,19 @@ def settle_optimizer(config: Config, choices: list[Choice]) -> None:
 
 def settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choice]) -> planner.TrainingCase:
     """DeepSpeed allocates the reduce bucket whole, however little is trained."""
+    if config.zero.reduce_bucket_size == AUTO:
+        size = settle_bucket_size(config, choices, lambda: _trained_numel(replace(case, seq_len=8)))
+        return replace(case, zero=replace(case.zero, reduce_bucket_size=size))
+    settle_bucket_size(config, choices, lambda: 0)
+    return case
+
+
+def settle_bucket_size(config: Config, choices: list[Choice], trained_numel: Callable[[], int]) -> int:
+    """Choose the reduce bucket where it is open; `trained_numel` counts the elements that are trained."""
     if config.zero.reduce_bucket_size != AUTO:
         choices.append(Choice("zero.reduce_bucket_size", config.zero.reduce_bucket_size, "as set", True))
-        return case
-    trained = _trained_numel(replace(case, seq_len=8))
+        return int(config.zero.reduce_bucket_size)
+    trained = trained_numel()
     size = min(DEFAULT_BUCKET, max(LEAST_BUCKET, trained))
     saved = (DEFAULT_BUCKET - size) * 2
     reason = (
@@ -78,7 +88,7 @@ def settle_bucket(config: Config, case: planner.TrainingCase, choices: list[Choi
     )
     config.zero.reduce_bucket_size = size
     choices.append(Choice("zero.reduce_bucket_size", size, reason, False))
-    return replace(case, zero=replace(case.zero, reduce_bucket_size=size))
+    return size
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +118,7 @@ def record_chosen(config: Config, chosen: Chosen, choices: list[Choice], budget:
         final = getattr(section, name)
         shown = final.value if isinstance(final, Device) else final
         choices.append(Choice(key, shown, "as set" if given else why, given))
-    _record_expandable(config, choices)
+    settle_expandable(config, choices)
 
 
 def speed_is_forecast(config: Config) -> bool:
@@ -131,7 +141,8 @@ def _why(config: Config, chosen: Chosen, budget: int | None) -> str:
     )
 
 
-def _record_expandable(config: Config, choices: list[Choice]) -> None:
+def settle_expandable(config: Config, choices: list[Choice]) -> None:
+    """Choose whether the allocator's segments can grow, where it is open."""
     given = config.training.expandable_segments != AUTO
     if given:
         reason = "as set"

@@ -35,7 +35,7 @@ def plan_row(plan: Plan, *, limited: bool) -> dict[str, Any]:
         plan: what was planned.
         limited: whether anything says how much memory there is.
     """
-    forecast, verdict = plan.forecast, plan.verdict
+    forecast, verdict = plan.known
     return {
         "verdict": verdict.label if limited else NO_LIMIT,
         "required_bytes": forecast.required_bytes,

@@ -10,7 +10,7 @@ from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib, mib
 from llmsys_exp.report.plan_rows import highest_phases
-from planner.uncertainty import Residuals
+from planner.forecast import Forecast
 from planner.units import GIB
 
 if TYPE_CHECKING:
@@ -20,17 +20,23 @@ SHOWN_SHARE = 0.005
 SMALL_BYTES = GIB // 4
 """A job whose peak is below this is told in MiB."""
 NO_LIMIT = "not compared with a limit"
+NOT_FORECAST = "not forecast"
 
 
 def show_plan(console: Console, plan: Plan) -> None:
     """Write the whole plan: verdict, memory, host memory, settings with reasons."""
     show_verdict(console, plan)
-    show_memory(console, plan)
+    if plan.forecast is not None:
+        show_memory(console, plan)
     show_settings(console, plan)
 
 
 def show_verdict(console: Console, plan: Plan) -> None:
     """Write verdict, reason and remedy, one line each."""
+    if plan.verdict is None:
+        console.line(console.style(NOT_FORECAST, "bold"))
+        console.line(f"  The formula does not know this model's family, and {plan.why_not}.")
+        return
     label = plan.verdict.label if has_limit(plan.config) else NO_LIMIT
     console.line(console.style(label, "bold", VERDICT_STYLES.get(label, "bold")))
     for text in verdict_lines(plan):
@@ -39,10 +45,12 @@ def show_verdict(console: Console, plan: Plan) -> None:
 
 def verdict_lines(plan: Plan) -> list[str]:
     """Return reason and remedy of a plan's verdict."""
-    forecast, verdict = plan.forecast, plan.verdict
+    forecast, verdict = plan.known
     need = f"{place(plan.config)} needs {gib(forecast.required_bytes)} GiB"
-    low, high = forecast.band_bytes("required")
-    band = f"Between {gib(low)} and {gib(high)} GiB, going by {_evidence(forecast.residuals)}."
+    low, high = verdict.band_bytes
+    band = f"Between {gib(low)} and {gib(high)} GiB, going by {_evidence(forecast)}"
+    widened = verdict.band_bytes != forecast.band_bytes("required")
+    band += " and by what its simulation says." if widened else "."
     if has_limit(plan.config):
         left = verdict.headroom_bytes
         rest = f"{gib(left)} GiB left" if left >= 0 else f"{gib(-left)} GiB too little"
@@ -65,7 +73,7 @@ def verdict_lines(plan: Plan) -> list[str]:
 
 def show_memory(console: Console, plan: Plan) -> None:
     """Write the parts at the peak, the peak of each phase and the host's share."""
-    forecast = plan.forecast
+    forecast, _ = plan.known
     total = forecast.peak_allocated_bytes
     unit, write = ("MiB", mib) if total < SMALL_BYTES else ("GiB", gib)
     console.title(f"Memory on {place(plan.config).lower()}, {unit} ({forecast.tier} forecast)")
@@ -137,10 +145,12 @@ def show_value(value: Any) -> str:
     return str(getattr(value, "name", value))
 
 
-def _evidence(residuals: Residuals) -> str:
+def _evidence(forecast: Forecast) -> str:
+    residuals = forecast.residuals
+    formula = "the formula's errors on " if forecast.tier != "formula" else ""
     if not residuals.rows:
-        return f"the widest of all classes ({residuals.name})"
-    return f"{residuals.rows} measured jobs of its class ({residuals.name})"
+        return f"{formula}the widest of all classes ({residuals.name})"
+    return f"{formula}{residuals.rows} measured jobs of its class ({residuals.name})"
 
 
 def _share(size: int, total: int) -> str:

@@ -16,8 +16,20 @@ from llmsys_exp.runs.files import partial_of, publish
 from planner.units import GIB
 
 _PICTURES = (".png", ".svg", ".pdf")
-SUFFIXES = {"--csv": (".csv",), "--parquet": (".parquet",), "--plot": _PICTURES, "-o": _PICTURES}
-NEEDS = {"--parquet": ("pandas", "pyarrow"), "--plot": ("matplotlib",), "-o": ("matplotlib",)}
+SUFFIXES = {
+    "--csv": (".csv",),
+    "--parquet": (".parquet",),
+    "--plot": _PICTURES,
+    "-o": _PICTURES,
+    "--snapshot": (".pickle",),
+    "--timeline": _PICTURES,
+}
+NEEDS = {
+    "--parquet": ("pandas", "pyarrow"),
+    "--plot": ("matplotlib",),
+    "-o": ("matplotlib",),
+    "--timeline": ("matplotlib",),
+}
 
 
 def check_files(files: Mapping[str, Path], *, force: bool) -> None:

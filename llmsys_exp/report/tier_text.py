@@ -14,6 +14,7 @@ from planner.forecast import Forecast
 if TYPE_CHECKING:
     from llmsys_exp.dryrun.run import DryRun
     from llmsys_exp.dryrun.search import Found
+    from planner.simulate.peak import Allocation
 
 Row = tuple[str, "int | None", "int | None"]
 """What, by the formula, by the other tier; in bytes."""
@@ -32,8 +33,13 @@ def phases_of(forecast: Forecast) -> dict[str, int]:
     return phases
 
 
-def show_simulated(console: Console, formula: Forecast, other: Forecast) -> None:
-    """Write a simulated forecast beside the formula's."""
+def apart(formula: Forecast, other: Forecast) -> float:
+    """Return how far what another tier says the job requires lies from the formula's, as a share of it."""
+    return other.required_bytes / formula.required_bytes - 1
+
+
+def show_simulated(console: Console, formula: Forecast, other: Forecast, *, widened: bool) -> None:
+    """Write a simulated forecast beside the formula's, and that they widened the band where they did."""
     theirs = phases_of(other)
     rows: list[Row] = [(name, size, theirs.get(name)) for name, size in phases_of(formula).items()]
     rows += [
@@ -43,8 +49,29 @@ def show_simulated(console: Console, formula: Forecast, other: Forecast) -> None
     ]
     console.title(f"Beside the {other.tier} tier, peaks")
     _table(console, rows, other.tier)
+    if widened:
+        share = 100 * abs(apart(formula, other))
+        console.line(f"  They are {share:.1f} % apart in what is needed: the band above reaches to both.")
     for note in other.notes:
         console.line(f"  {note}.")
+
+
+def show_largest(console: Console, largest: Sequence[Allocation]) -> None:
+    """Write the largest allocations at the peak of a step."""
+    small = all(one.total_bytes < SMALL_BYTES for one in largest)
+    unit, write = ("MiB", mib) if small else ("GiB", gib)
+    console.title(f"Largest at the peak, {unit}")
+    rows = [
+        [
+            write(one.total_bytes),
+            f"{one.count} x {write(one.nbytes)}",
+            one.component,
+            one.operator or "-",
+            one.module or "-",
+        ]
+        for one in largest
+    ]
+    console.table(rows, header=("together", "each", "part", "operator", "module"), right=(0, 1))
 
 
 def show_estimate(console: Console, formula: Forecast, peak_bytes: int) -> None:
@@ -63,7 +90,7 @@ def show_dryrun(console: Console, dry: DryRun) -> None:
     ending = f"{outcome.ending()[0].upper()}{outcome.ending()[1:]}{limited}."
     console.line(f"  {console.style(ending, 'green' if outcome.survived else 'red')}")
     console.line()
-    _table(console, dryrun_rows(dry), "dry run")
+    _table(console, dryrun_rows(dry), "dry run", by=dry.plan.known[0].tier)
     if outcome.host_peak_bytes is not None:
         pinned = f", {gib(outcome.pinned_bytes)} of them page-locked" if outcome.pinned_bytes else ""
         console.line(f"  Main memory of the process: {gib(outcome.host_peak_bytes)} GiB at most{pinned}.")
@@ -75,7 +102,7 @@ def show_dryrun(console: Console, dry: DryRun) -> None:
 
 def dryrun_rows(dry: DryRun) -> list[Row]:
     """Return the figures of both: peaks, or on the CPU what is held at the end of each phase."""
-    forecast, outcome, held = dry.plan.forecast, dry.outcome, dry.held_by_formula()
+    forecast, outcome, held = dry.plan.known[0], dry.outcome, dry.held_by_formula()
     names = [name for name in phases_of(forecast) if name in outcome.phases or not outcome.survived]
     if held:  # what autograd keeps after forward has no Python object to count
         names = [name for name in names if name != "forward"]
@@ -108,14 +135,14 @@ def _reserved(forecast: Forecast, limit_bytes: int | None) -> int | None:
         return None
 
 
-def _table(console: Console, rows: Sequence[Row], name: str) -> None:
+def _table(console: Console, rows: Sequence[Row], name: str, *, by: str = "formula") -> None:
     largest = max((size or 0 for row in rows for size in row[1:]), default=0)
     unit, write = ("MiB", mib) if largest < SMALL_BYTES else ("GiB", gib)
     cells = [
         [what, *("-" if size is None else write(size) for size in (formula, other)), _apart(formula, other)]
         for what, formula, other in rows
     ]
-    header = ("", f"formula, {unit}", f"{name}, {unit}", "difference")
+    header = ("", f"{by}, {unit}", f"{name}, {unit}", "difference")
     console.table(cells, header=header, right=(1, 2, 3))
 
 

@@ -40,8 +40,13 @@ class MemoryRow:
         return asdict(self)
 
 
-def memory_rows(forecast: planner.Forecast, train: Mapping[str, Any]) -> list[MemoryRow]:
-    """Pair what the forecast says with what the training worker saw; the peak comes first."""
+def memory_rows(forecast: planner.Forecast | None, train: Mapping[str, Any]) -> list[MemoryRow]:
+    """Pair what the forecast says with what the training worker saw; the peak comes first.
+
+    There are none where nothing was forecast.
+    """
+    if forecast is None:
+        return []
     ranks: Sequence[Mapping[str, Any]] = train.get("memory_per_rank") or ()
     phases = [phase for rank in ranks for phase in rank.get("phases", ()) if _is_training(phase)]
     on_gpu = any("peak_allocated_bytes" in phase for phase in phases)

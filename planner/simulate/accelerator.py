@@ -171,13 +171,19 @@ class SimulatedAccelerator(CUDA_Accelerator):
     def is_triton_supported(self) -> bool:
         return False
 
+    def get_rng_state(self, device_index: Any = None) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def lazy_call(self, callback: Any) -> None:
+        """DeepSpeed's checkpointing sets the state of a random generator so, which is not there."""
+
     def range_push(self, *_: Any, **__: Any) -> None:
         pass
 
     def range_pop(self, *_: Any, **__: Any) -> None:
         pass
 
-    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1, make_copy: bool = True) -> torch.Tensor:
         return tensor
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,8 +16,12 @@ MOST_FLASH_WIDTH = 256
 
 
 @contextmanager
-def cuda_paths() -> Iterator[None]:
-    """Replace what torch decides by device: attention kernels, dropout and softmax into fp32."""
+def cuda_paths(*, hopper: bool) -> Iterator[None]:
+    """Replace what torch decides by device: attention kernels, dropout and softmax into fp32.
+
+    Args:
+        hopper: compute capability 9.0, where cuDNN's attention takes what FlashAttention does not.
+    """
     softmax, plain_dropout = F.softmax, F.dropout
 
     def dropout(
@@ -34,7 +39,7 @@ def cuda_paths() -> Iterator[None]:
         return softmax(x, dim, *rest, dtype=dtype, **kw)
 
     with (
-        mock.patch.object(F, "scaled_dot_product_attention", _attention),
+        mock.patch.object(F, "scaled_dot_product_attention", partial(_attention, hopper)),
         mock.patch.object(F, "dropout", dropout),
         mock.patch.object(F, "softmax", narrow_softmax),
     ):
@@ -42,6 +47,7 @@ def cuda_paths() -> Iterator[None]:
 
 
 def _attention(  # noqa: PLR0913, PLR0917 - torch's signature
+    hopper: bool,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -51,7 +57,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Flash where there is no mask, the memory-efficient kernel where there is one (`sdp_utils.cpp`)."""
+    """Flash without a mask, cuDNN's for uneven widths, else the memory-efficient one (`sdp_utils.cpp`)."""
     same_heads, narrow = query.shape[1] == key.shape[1], query.dtype != torch.float32
     flash = attn_mask is None and narrow and query.shape[-1] == value.shape[-1] <= MOST_FLASH_WIDTH
     if flash and (same_heads or enable_gqa):
@@ -67,6 +73,10 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's signature
         zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = zeros.masked_fill_(attn_mask.logical_not(), float("-inf"))
     bias = None if attn_mask is None else attn_mask.expand(query.shape[0], query.shape[1], -1, -1)
+    if hopper and narrow and query.shape[-1] != value.shape[-1]:
+        return aten._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, True, dropout_p, is_causal, scale=scale
+        )[0]
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, bias, True, dropout_p, is_causal, scale=scale
     )[0]

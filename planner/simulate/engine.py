@@ -10,6 +10,7 @@ import torch
 from planner.errors import CaseError
 from planner.simulate.recorder import Recorder
 from planner.simulate.settings import MADE_BY_DEEPSPEED
+from planner.simulate.shaped.optimizers import BITSANDBYTES, ShapedOptimizer
 from planner.training_case import TrainingCase
 
 WEIGHTS, MASTER, STATES, GRADIENTS = "weights", "fp32 master weights", "optimizer states", "gradients"
@@ -36,14 +37,14 @@ class PlainLoop:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def start_engine(case: TrainingCase, model: Any, ds_config: Mapping[str, Any]) -> Any:
+def start_engine(case: TrainingCase, model: Any, ds_config: Mapping[str, Any], recorder: Recorder) -> Any:
     """Start the engine around a model.
 
     Raises:
         CaseError: for an engine or an optimizer that cannot be simulated.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _client_optimizer(case.optimizer, trained)
+    optimizer = _client_optimizer(case.optimizer, trained, recorder)
     if case.engine == "plain":
         return PlainLoop(model, optimizer)
     import deepspeed
@@ -54,12 +55,16 @@ def start_engine(case: TrainingCase, model: Any, ds_config: Mapping[str, Any]) -
     return engine
 
 
-def _client_optimizer(name: str, trained: list[Any]) -> Any:
+def _client_optimizer(name: str, trained: list[Any], recorder: Recorder) -> Any:
     """Optimizers that DeepSpeed does not make itself. `foreach` is what torch chooses on a GPU."""
     if name in MADE_BY_DEEPSPEED:
         return None
     if name == "torch_adamw":
         return torch.optim.AdamW(trained, lr=1e-4, foreach=True)
+    if name == "torch_adamw_fused":
+        return torch.optim.AdamW(trained, lr=1e-4, fused=True)
+    if name in BITSANDBYTES:
+        return ShapedOptimizer(trained, name, recorder.elsewhere)
     if name in ("sgd", "sgd_momentum"):
         momentum = 0.9 if name == "sgd_momentum" else 0.0
         return torch.optim.SGD(trained, lr=1e-4, momentum=momentum, foreach=True)

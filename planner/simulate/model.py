@@ -9,19 +9,26 @@ from typing import Any
 import torch
 
 from planner.errors import CaseError
+from planner.simulate.recorder import Recorder
+from planner.simulate.shaped.liger import apply_kernels
+from planner.simulate.shaped.packed import DTYPES, Linear4bit, pack
 from planner.training_case import Lora, Method, TrainingCase
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
-
-def build_model(case: TrainingCase, config: Any, ds_config: Mapping[str, Any], *, trust: bool) -> Any:
+def build_model(
+    case: TrainingCase, config: Any, ds_config: Mapping[str, Any], recorder: Recorder, *, trust: bool
+) -> Any:
     """Build a causal language model: under `zero.Init` at stage 3, else on the GPU in its type.
 
     Args:
         case: the job.
         config: transformers' configuration.
         ds_config: DeepSpeed's.
+        recorder: what is built in main memory first is none of its business.
         trust: whether code that came with the model may be run.
+
+    Raises:
+        CaseError: for a padding token that is not in the vocabulary.
     """
     import deepspeed
     from transformers import AutoModelForCausalLM
@@ -29,10 +36,20 @@ def build_model(case: TrainingCase, config: Any, ds_config: Mapping[str, Any], *
     dtype = DTYPES[case.dtype]
 
     def make() -> Any:
-        return AutoModelForCausalLM.from_config(
-            config, attn_implementation=case.attention, dtype=dtype, trust_remote_code=trust
-        )
+        try:
+            return AutoModelForCausalLM.from_config(
+                config, attn_implementation=case.attention, dtype=dtype, trust_remote_code=trust
+            )
+        except AssertionError as error:
+            if "padding_idx" not in str(error).lower():
+                raise
+            raise CaseError(_no_such_token(config)) from error
 
+    if case.quantization is not None:
+        with recorder.elsewhere(), torch.device("meta"):
+            model = make()
+        pack(model, case.quantization, dtype)
+        return model
     if case.zero_stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=dict(ds_config), dtype=dtype):
             return make()
@@ -40,10 +57,22 @@ def build_model(case: TrainingCase, config: Any, ds_config: Mapping[str, Any], *
         return make()
 
 
+def _no_such_token(config: Any) -> str:
+    text = config.get_text_config()
+    return (
+        f"hf_config.pad_token_id is {text.pad_token_id}, but the vocabulary has {text.vocab_size} tokens; "
+        "set it to null or to one of them"
+    )
+
+
 def prepare(case: TrainingCase, model: Any) -> Any:
-    """Adapters, frozen layers and checkpointing, as the worker applies them."""
+    """Kernels, adapters, frozen layers and checkpointing, as the worker applies them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if case.liger:
+            apply_kernels(case, model)
+        if case.loss == "chunked":
+            _install_chunked_loss(model)
         if case.lora is not None:
             model = _adapted(case.lora, model)
         if case.method is Method.freeze:
@@ -53,6 +82,20 @@ def prepare(case: TrainingCase, model: Any) -> Any:
             if case.lora is not None:
                 model.enable_input_require_grads()
     return model.train()
+
+
+def _install_chunked_loss(model: Any) -> None:
+    """DeepSpeed's own loss.
+
+    Raises:
+        CaseError: for a model whose loss it does not replace.
+    """
+    from deepspeed.runtime.chunked_cross_entropy import install_chunked_causal_lm_loss
+
+    try:
+        install_chunked_causal_lm_loss(model)
+    except ValueError as error:
+        raise CaseError(f"loss chunked: {error}") from error
 
 
 def _adapted(lora: Lora, model: Any) -> Any:
@@ -75,6 +118,9 @@ def _adapted(lora: Lora, model: Any) -> Any:
             model = get_peft_model(model, settings, autocast_adapter_dtype=False)
     except ValueError as error:
         raise CaseError(f"lora: {str(error).splitlines()[0]}") from error
+    for module in model.modules():
+        if isinstance(getattr(module, "base_layer", None), Linear4bit):
+            module.base_layer.clones = True
     wanted = DTYPES[lora.adapter_dtype]
     for parameter in model.parameters():  # on the meta device peft leaves adapters in fp32
         if id(parameter) not in known and parameter.requires_grad and parameter.dtype != wanted:
@@ -105,3 +151,10 @@ def _checkpoint(case: TrainingCase, model: Any) -> None:
     model.gradient_checkpointing_enable(
         gradient_checkpointing_kwargs={"use_reentrant": how.kind == "reentrant"}
     )
+    if how.kind == "deepspeed":
+        import deepspeed
+
+        deepspeed.checkpointing.configure(None, checkpoint_in_cpu=how.cpu)
+        for module in model.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                module._gradient_checkpointing_func = deepspeed.checkpointing.checkpoint

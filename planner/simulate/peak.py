@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from planner.memory.arena import Arena
@@ -33,6 +32,7 @@ class Allocation:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "bytes": self.nbytes,
             "gib": round(self.nbytes / 2**30, 4),
             "count": self.count,
             "component": self.component,
@@ -63,7 +63,7 @@ def _kind(module: str) -> str:
 
 
 def timeline(arena: Arena, most: int = MOST_POINTS) -> list[dict[str, Any]]:
-    """Return bytes by component over the requests: at most so many points, each the highest of its stretch."""
+    """Return bytes by component over the requests: the highest point of each of `most` stretches."""
     live: dict[str, int] = {}
     sizes: dict[int, int] = {}
     stretch = max(1, len(arena.events) // most)
@@ -82,15 +82,14 @@ def timeline(arena: Arena, most: int = MOST_POINTS) -> list[dict[str, Any]]:
     return points
 
 
-def write_snapshot(recorder: Recorder, path: Path) -> None:
-    """Write all requests as PyTorch's memory viewer reads them (pytorch.org/memory_viz).
+def snapshot_bytes(recorder: Recorder) -> bytes:
+    """Return all requests as PyTorch's memory viewer reads them (pytorch.org/memory_viz).
 
     The format is that of `torch.cuda.memory._dump_snapshot`, which is a pickle; nothing here reads one.
     """
     trace = list(_trace(recorder))
     content = {"segments": [], "device_traces": [trace], "allocator_settings": {}}
-    with path.open("wb") as file:
-        pickle.dump(content, file, protocol=2)
+    return pickle.dumps(content, protocol=2)
 
 
 def _trace(recorder: Recorder) -> Iterator[dict[str, Any]]:

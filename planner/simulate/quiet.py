@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 
 TALKERS = ("DeepSpeed", "transformers", "peft", "torch")
+
+
+def load_deepspeed() -> None:
+    """Import DeepSpeed, which says what it thinks of this machine, and on the standard output."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr):  # its logger keeps the stream of this moment
+            import_module("deepspeed")
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def same_environment() -> Iterator[None]:
+    """Put the environment back as it is now: torch and DeepSpeed set variables that workers would inherit."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

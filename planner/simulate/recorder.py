@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -55,7 +56,8 @@ class Recorder(TorchDispatchMode):
         self.backward = self.starting = self.answer = False
         self.label = ACTIVATIONS
         self.origins: dict[int, tuple[Any, str]] = {}
-        self._held: dict[int, Buffer] = {}
+        self._held: dict[int, Buffer | None] = {}
+        self._elsewhere = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -70,10 +72,22 @@ class Recorder(TorchDispatchMode):
             storage = tensor.untyped_storage()
             key = storage._cdata
             if key not in self._held:
-                buffer = self.arena.new(storage.nbytes(), self.label, stream=self.stream)
-                self._held[key] = buffer
-                self.origins[buffer.id] = (made_by, self.where())
+                self._held[key] = None if self._elsewhere else self._new(storage.nbytes(), made_by)
                 weakref.finalize(storage, self._held.pop, key, None)
+
+    def _new(self, nbytes: int, made_by: Any) -> Buffer:
+        buffer = self.arena.new(nbytes, self.label, stream=self.stream)
+        self.origins[buffer.id] = (made_by, self.where())
+        return buffer
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What is made meanwhile lies outside the allocator for good: in unified or main memory."""
+        self._elsewhere = True
+        try:
+            yield
+        finally:
+            self._elsewhere = False
 
     def rename(self, tensor: torch.Tensor, what: str) -> None:
         """Count the storage of a tensor under another component."""
@@ -93,7 +107,9 @@ class Recorder(TorchDispatchMode):
 
     def held(self) -> dict[int, Callable[[], object]]:
         """Return for the number of each buffer that is there what gives it back ahead of its storage."""
-        return {buffer.id: partial(self._held.pop, key, None) for key, buffer in self._held.items()}
+        return {
+            one.id: partial(self._held.pop, key, None) for key, one in self._held.items() if one is not None
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -14,10 +14,11 @@ from planner.simulate.model import build_model, prepare
 from planner.simulate.modules import ModuleNames
 from planner.simulate.recorder import ACTIVATIONS, GPU, Recorder
 from planner.simulate.settings import ds_config
+from planner.simulate.shaped.liger import rotating
 from planner.simulate.steady import repeat
 from planner.simulate.surroundings import simulated_gpu
 from planner.simulate.weights import ModelWeights
-from planner.tables import workspace_bytes
+from planner.tables import HOPPER, gpu, workspace_bytes
 from planner.training import DISTINCT_MICRO_BATCHES, STEPS_FOR_FRAGMENTS, STEPS_FOR_PEAK
 from planner.training_case import TrainingCase
 
@@ -51,10 +52,10 @@ class SimulatedRun:
     ) -> None:
         self.case, self._config, self._rank, self._trust = case, config, rank, trust
         self._micro_batches = min(case.grad_accum, DISTINCT_MICRO_BATCHES)
-        self._ds_config = ds_config(content, grad_accum=self._micro_batches)
+        self._ds_config = ds_config(case, content, grad_accum=self._micro_batches)
         self.arena = Arena(gpu_allocator(expandable_segments=case.expandable_segments))
         self.modules = ModuleNames()
-        offloads = (case.offload_optimizer, case.offload_param) != ("none", "none")
+        offloads = (case.offload_optimizer, case.offload_param) != ("none", "none") or case.checkpointing.cpu
         self.recorder = Recorder(
             self.arena, workspace_bytes(case.device), offloads=offloads, where=self.modules.now
         )
@@ -65,7 +66,9 @@ class SimulatedRun:
 
     def play(self, *, steps: int = STEPS_FOR_FRAGMENTS) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
-        with simulated_gpu(self.recorder, rank=self._rank, world_size=self.case.world_size):
+        case, hopper = self.case, gpu(self.case.device).capability == HOPPER
+        device = simulated_gpu(self.recorder, rank=self._rank, world_size=case.world_size, hopper=hopper)
+        with device, rotating(case):
             engine = self._start()
             self.start_peak_bytes = max(phase.peak_bytes for phase in self.arena.phases)
             self.arena.forget_peak()
@@ -86,15 +89,15 @@ class SimulatedRun:
     def _start(self) -> Any:
         recorder = self.recorder
         recorder.label = WEIGHTS
-        model = build_model(self.case, self._config, self._ds_config, trust=self._trust)
+        model = build_model(self.case, self._config, self._ds_config, recorder, trust=self._trust)
         recorder.take(model.parameters())
         model = prepare(self.case, model)
-        self.weights = ModelWeights(model)
         self.modules.follow(model)
         self.arena.end_phase("load")
         recorder.label, recorder.starting = STARTING, True
-        engine = start_engine(self.case, model, self._ds_config)
+        engine = start_engine(self.case, model, self._ds_config, recorder)
         recorder.starting = False
+        self.weights = ModelWeights(model, self.case.quantization, self.case.dtype)
         name_states(recorder, engine)
         self.arena.end_phase("engine start")
         return engine

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,8 +29,10 @@ CHANGED = (
     "deepspeed.comm.comm",
     "deepspeed.runtime.zero.partition_parameters",
     "torch.nn.functional",
+    "deepspeed.runtime.activation_checkpointing.checkpointing",
 )
-"""Modules whose own names DeepSpeed rebinds for good: process groups, and the linear function of stage 3."""
+"""Modules whose own names DeepSpeed rebinds for good: process groups, the linear function of stage 3, and how
+activations are checkpointed."""
 
 
 class _Kernels:
@@ -43,8 +46,29 @@ class _Kernels:
         return lambda *args, **kwargs: None
 
 
+class _Parameters:
+    """Parameters of a module as stage 3 asks for them, hundreds of times each: those it owns do not change."""
+
+    def __init__(self) -> None:
+        self._own: dict[tuple[Any, bool], list[Any]] = {}
+
+    def __call__(self, module: Any, recurse: bool = False) -> Iterator[Any]:
+        """As `partitioned_param_coordinator.py: iter_params`."""
+        own = self._own.get((module, recurse))
+        if own is None:
+            own = self._own[module, recurse] = [one for _, one in module.named_parameters(recurse=recurse)]
+        return chain(own, (one for _, one in module.ds_external_parameters()))
+
+
+class _Grids:
+    """A kernel of Triton: whatever grid it is started on changes values alone."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **kwargs: None
+
+
 @contextmanager
-def simulated_gpu(recorder: Recorder, *, rank: int, world_size: int) -> Iterator[None]:
+def simulated_gpu(recorder: Recorder, *, rank: int, world_size: int, hopper: bool) -> Iterator[None]:
     """Let torch, transformers and DeepSpeed take the meta device for one GPU among `world_size`."""
     from planner.simulate.accelerator import SimulatedAccelerator, installed
     from planner.simulate.collectives import world_of
@@ -62,7 +86,7 @@ def simulated_gpu(recorder: Recorder, *, rank: int, world_size: int) -> Iterator
             enter(mock.patch.object(importlib.import_module(name), builder, _Kernels))
         for patch in _patches():
             enter(patch)
-        enter(cuda_paths())
+        enter(cuda_paths(hopper=hopper))
         enter(recorder)
         yield
 
@@ -85,8 +109,20 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(nvtx, "enable_nvtx", False)
     # it asks the other ranks whether they agree
     yield mock.patch.object(coordinator, "assert_ints_same_as_other_ranks", lambda *_: None)
+    offload, walk = importlib.import_module("deepspeed.runtime.zero.parameter_offload"), _Parameters()
+    for module in (coordinator, offload):
+        yield mock.patch.object(module, "iter_params", walk)
     # autocast, which is off, knows no meta device
     yield mock.patch.object(linear, "get_accelerator", lambda: SimpleNamespace(device_name=lambda: "cpu"))
+    # the loss of `loss: chunked` as on a GPU, where Triton's kernels write into tensors that are there
+    chunked = importlib.import_module("deepspeed.runtime.chunked_cross_entropy")
+    yield mock.patch.object(chunked, "_resolve_backend", lambda *_: "triton")
+    for name in ("_log_sum_exp_forward_kernel", "_cross_entropy_backward_kernel"):
+        yield mock.patch.object(chunked, name, _Grids(), create=True)
+    # fused kernels take tensors of CUDA devices
+    optimizers = importlib.import_module("torch.optim.optimizer")
+    known = optimizers._get_fused_kernels_supported_devices()
+    yield mock.patch.object(optimizers, "_get_fused_kernels_supported_devices", lambda: [*known, "meta"])
     # the simulated streams are no streams to torch
     yield mock.patch.object(torch.Tensor, "record_stream", lambda *_: None)
     yield mock.patch.object(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)

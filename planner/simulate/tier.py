@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from planner.architecture.families import FAMILIES
 from planner.disk import disk_bytes
-from planner.errors import CaseError
+from planner.errors import CaseError, NotSimulated
 from planner.forecast import Forecast
 from planner.forecasting import forecast_of, without_collecting
 from planner.host import host_bytes
@@ -20,6 +22,8 @@ from planner.uncertainty import residuals
 
 TIER = "simulate"
 MOST_SAID = 200
+LIGER_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Families that Liger changes alike: each RMSNorm, each MLP, the rotary function and the loss."""
 NEEDED = ("torch", "transformers", "deepspeed", "peft")
 
 
@@ -27,6 +31,7 @@ NEEDED = ("torch", "transformers", "deepspeed", "peft")
 class Simulation:
     """A forecast with the run behind it, whose recorder knows what each allocation was for."""
 
+    case: TrainingCase
     forecast: Forecast
     run: Any
 
@@ -45,19 +50,27 @@ def simulate(content: Mapping[str, Any], *, ranks_per_node: int | None = None) -
 
 
 def simulation(
-    content: Mapping[str, Any], *, ranks_per_node: int | None = None, rank: int = 0, trust: bool = False
+    content: Mapping[str, Any],
+    *,
+    ranks_per_node: int | None = None,
+    rank: int = 0,
+    folder: Path | None = None,
+    trust: bool = False,
 ) -> Simulation:
-    """The same with the run; `rank` says whose memory, `trust` whether a model's own code may run.
+    """The same with the run.
+
+    Args:
+        content: in the case format.
+        ranks_per_node: GPUs of one machine; None: all of the case.
+        rank: whose memory.
+        folder: of the model, where it may have brought code of its own.
+        trust: whether that code may run.
 
     Raises:
         CaseError: for a case that cannot be simulated, with the reason.
     """
     began = time.perf_counter()
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise CaseError(f"tier simulate runs the real code: {', '.join(missing)} must be installed")
-    case, config = read_case(content)
-    _refuse(case)
+    case, config = readable(content, folder=folder, trust=trust)
     if not 0 <= rank < case.world_size:
         raise CaseError(f"rank is {rank}; it must lie between 0 and {case.world_size - 1}")
     run = _played(case, content, config, rank=rank, trust=trust)
@@ -72,7 +85,50 @@ def simulation(
         seconds=time.perf_counter() - began,
         residuals=residuals(case),
     )
-    return Simulation(forecast, run)
+    return Simulation(case, forecast, run)
+
+
+def readable(
+    content: Mapping[str, Any], *, folder: Path | None = None, trust: bool = False
+) -> tuple[TrainingCase, Any]:
+    """Return a case that can be simulated, and transformers' configuration; raises as `simulation` does."""
+    case, config = _read(content, folder=folder, trust=trust)
+    _refuse(case)
+    return case, config
+
+
+def _read(content: Mapping[str, Any], *, folder: Path | None, trust: bool) -> tuple[TrainingCase, Any]:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise NotSimulated(f"tier simulate runs the real code: {', '.join(missing)} must be installed")
+    from planner.simulate.quiet import load_deepspeed, quiet
+
+    load_deepspeed()
+    with quiet():
+        return read_case(content, folder=folder, trust=trust)
+
+
+def trained_numel(content: Mapping[str, Any], *, folder: Path | None = None, trust: bool = False) -> int:
+    """Count the elements that a case trains, of the real model; raises as `simulation` does.
+
+    It is counted for a job on the CPU as well.
+    """
+    case, config = _read(content, folder=folder, trust=trust)
+    from planner.simulate.accelerator import SimulatedAccelerator, installed
+    from planner.simulate.model import build_model, prepare
+    from planner.simulate.quiet import quiet
+    from planner.simulate.run import SimulatedRun
+
+    plain = replace(case, zero_stage=0, gradient_checkpointing=False, quantization=None, liger=False)
+    try:
+        recorder = SimulatedRun(plain, content, config).recorder
+        with quiet(), installed(SimulatedAccelerator(recorder)):
+            model = prepare(plain, build_model(plain, config, {}, recorder, trust=trust))
+    except CaseError:
+        raise
+    except Exception as error:  # whatever transformers and peft raise
+        raise NotSimulated(_failure(case, "", error)) from error
+    return sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
 def _played(case: TrainingCase, content: Mapping[str, Any], config: Any, *, rank: int, trust: bool) -> Any:
@@ -86,14 +142,14 @@ def _played(case: TrainingCase, content: Mapping[str, Any], config: Any, *, rank
     except CaseError:
         raise
     except Exception as error:  # whatever transformers, peft and DeepSpeed raise
-        raise CaseError(_failure(case, run, error)) from error
+        raise NotSimulated(_failure(case, run.modules.now(), error)) from error
     return run
 
 
-def _failure(case: TrainingCase, run: Any, error: Exception) -> str:
+def _failure(case: TrainingCase, where: str, error: Exception) -> str:
     """What went wrong in which module, and at which operator where torch says so."""
     said = str(error).strip().split("\n")[0][:MOST_SAID] or type(error).__name__
-    module = f" in module {run.modules.now()}" if run.modules.now() else ""
+    module = f" in module {where}" if where else ""
     return (
         f"{case.architecture.model_type} cannot be simulated: {said} ({type(error).__name__}{module}); "
         "tier dryrun runs it on a GPU"
@@ -101,21 +157,26 @@ def _failure(case: TrainingCase, run: Any, error: Exception) -> str:
 
 
 def _refuse(case: TrainingCase) -> None:
-    """Raises CaseError for settings whose code cannot run without a GPU, or is not simulated."""
+    """Raises NotSimulated for settings whose code cannot run without a GPU, or is not simulated."""
+    base, lora = case.quantization, case.lora
     reasons = {
-        "quantised weights": case.quantization is not None,
-        "Liger kernels": case.liger,
+        "a gptq base": base is not None and base.kind == "gptq",
+        "quantised weights at zero_stage 3": base is not None and case.zero_stage == 3,
+        "lora.use_dora on quantised weights": base is not None and lora is not None and lora.use_dora,
+        "lora.train_base on quantised weights": base is not None and lora is not None and lora.train_base,
+        f"Liger kernels in {case.architecture.model_type}": case.liger
+        and case.architecture.model_type not in LIGER_FAMILIES,
         f"engine {case.engine}": case.engine not in ("deepspeed", "plain"),
         "sequence_parallel": case.sequence_parallel > 1,
         f"attention {case.attention}": case.attention not in ("sdpa", "eager"),
         "LitGPT's code": "litgpt" in (case.attention_code, case.loss.partition("_")[0]),
-        "loss chunked": case.loss == "chunked",
         "outputs_kept": case.outputs_kept,
-        f"checkpointing.kind {case.checkpointing.kind}": case.checkpointing.kind == "deepspeed",
         "offload to NVMe": "nvme" in (case.offload_optimizer, case.offload_param),
         "a job without a GPU": case.device == CPU,
         "a perceptron": bool(case.architecture.widths),
     }
     refused = [name for name, applies in reasons.items() if applies]
     if refused:
-        raise CaseError(f"tier simulate does not take {', '.join(refused)}; use tier formula")
+        known = case.architecture.model_type in FAMILIES or case.architecture.widths
+        instead = "; use tier formula" if known else ""
+        raise NotSimulated(f"tier simulate does not take {', '.join(refused)}{instead}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from planner.architecture.families import FAMILIES, architecture_of
@@ -11,9 +12,19 @@ from planner.errors import CaseError, did_you_mean
 from planner.parsing import parse_training_case
 from planner.training_case import TrainingCase
 
+OWN_CODE = "auto_map"
+"""Key of config.json that names code which came with the model."""
 
-def read_case(content: Mapping[str, Any]) -> tuple[TrainingCase, Any]:
+
+def read_case(
+    content: Mapping[str, Any], *, folder: Path | None = None, trust: bool = False
+) -> tuple[TrainingCase, Any]:
     """Return a case and transformers' configuration of its model.
+
+    Args:
+        content: in the case format.
+        folder: of the model, where it may have brought code of its own.
+        trust: whether that code may be run.
 
     Raises:
         CaseError: for a family that transformers does not know either, and for what is wrong with the case.
@@ -21,7 +32,8 @@ def read_case(content: Mapping[str, Any]) -> tuple[TrainingCase, Any]:
     given = content.get("hf_config")
     if not isinstance(given, Mapping):
         raise CaseError("hf_config must be a mapping: the model's config.json")
-    config = _transformers_config(dict(given))
+    own = bool(given.get(OWN_CODE)) and folder is not None
+    config = _own_config(folder) if own and trust else transformers_config(dict(given))
 
     def architecture(case: Mapping[str, Any]) -> Architecture:
         known = str(given.get("model_type")) in FAMILIES
@@ -30,11 +42,21 @@ def read_case(content: Mapping[str, Any]) -> tuple[TrainingCase, Any]:
     return parse_training_case(content, architecture=architecture), config
 
 
-def _transformers_config(given: dict[str, Any]) -> Any:
+def transformers_config(given: dict[str, Any]) -> Any:
+    """Return transformers' configuration of a language model.
+
+    Raises:
+        CaseError: for a family that this transformers does not know, and for what it refuses.
+    """
     from transformers import CONFIG_MAPPING, AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     name = str(given.pop("model_type", ""))
+    if given.get(OWN_CODE) and name not in CONFIG_MAPPING:
+        raise CaseError(
+            f"model_type {name!r} is code that came with the model; "
+            "model.trust_remote_code=true runs it, once you have read it"
+        )
     if name not in CONFIG_MAPPING or name not in CAUSAL:
         near = did_you_mean(name, CAUSAL).partition(" Known:")[0].partition("Known:")[0]
         raise CaseError(f"model_type {name!r}: this transformers has no such language model. {near}".strip())
@@ -43,6 +65,18 @@ def _transformers_config(given: dict[str, Any]) -> Any:
         config = AutoConfig.for_model(name, **given)
     except (TypeError, ValueError, KeyError) as error:
         raise CaseError(f"hf_config: {str(error).splitlines()[0]}") from error
+    config.use_cache = False
+    return config
+
+
+def _own_config(folder: Path) -> Any:
+    """Read the configuration by the code that came with the model; whoever calls this trusts it."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
+    except Exception as error:  # whatever that code raises
+        raise CaseError(f"the model's own code: {str(error).strip().splitlines()[0]}") from error
     config.use_cache = False
     return config
 

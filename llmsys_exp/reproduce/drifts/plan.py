@@ -11,6 +11,7 @@ from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import AUTO, Config, Step
 from llmsys_exp.errors import UserError
 from llmsys_exp.plan import resolve
+from llmsys_exp.plan.unknown import is_unknown_model
 from llmsys_exp.reproduce.drift import FORECAST, Drift, Effect, short
 from llmsys_exp.reproduce.logged import Logged
 from llmsys_exp.runs.resume_rules import flat
@@ -39,10 +40,10 @@ def plan_drifts(logged: Logged, config: Config, *, as_recorded: bool) -> Iterato
 def _forecast(logged: Logged, config: Config) -> Iterator[Drift]:
     """The forecast of the same settings comes from the planner's code alone."""
     was = logged.section("forecast").get("peak_allocated_gib")
-    if not isinstance(was, float) or Step.train not in config.steps:
+    if not isinstance(was, float) or Step.train not in config.steps or is_unknown_model(config):
         return
     try:
-        now = resolve(config).forecast.to_dict().get("peak_allocated_gib")
+        now = resolve(config).known[0].to_dict().get("peak_allocated_gib")
     except UserError as error:
         yield Drift("plan", "forecast", f"the settings cannot be planned today: {error}", Effect.NOTHING)
         return
@@ -85,7 +86,7 @@ def _defaults(logged: Logged, composed: Config) -> Iterator[Drift]:
 
 
 def _choices(logged: Logged, composed: Config) -> Iterator[Drift]:
-    if Step.train not in composed.steps or not logged.choices:
+    if Step.train not in composed.steps or not logged.choices or is_unknown_model(composed):
         return
     try:
         today = {one.key: one.value for one in resolve(composed).choices if not one.given}

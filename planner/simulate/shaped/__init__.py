@@ -1,0 +1,1 @@
+"""Stand-ins for libraries whose kernels need a GPU: they allocate what those do, and compute nothing."""
