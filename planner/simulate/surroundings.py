@@ -47,7 +47,7 @@ class _Kernels:
 
 
 class _Parameters:
-    """Parameters of a module as stage 3 asks for them, hundreds of times each: those it owns do not change."""
+    """Parameters of a module, which stage 3 asks for hundreds of times; those it owns do not change."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[Any, bool], list[Any]] = {}
