@@ -79,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return 130
     except (OSError, UnicodeDecodeError) as error:
         print(f"{args.cases} cannot be read: {error}", file=sys.stderr)
         return 2

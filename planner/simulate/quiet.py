@@ -20,6 +20,8 @@ def load_deepspeed() -> None:
     try:
         with redirect_stdout(sys.stderr):  # its logger keeps the stream of this moment
             import_module("deepspeed")
+            # imported while zero.Init has torch's constructors patched, it keeps the patched ones
+            import_module("torch._dynamo")
     finally:
         logging.disable(before)
 

@@ -12,6 +12,7 @@ from planner.errors import CaseError, did_you_mean
 from planner.parsing import parse_training_case
 from planner.training_case import TrainingCase
 
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
 OWN_CODE = "auto_map"
 """Key of config.json that names code which came with the model."""
 
@@ -63,10 +64,20 @@ def transformers_config(given: dict[str, Any]) -> Any:
     given.pop("architectures", None)
     try:
         config = AutoConfig.for_model(name, **given)
-    except (TypeError, ValueError, KeyError) as error:
-        raise CaseError(f"hf_config: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # each family checks its own keys, with errors of its own
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise CaseError(f"hf_config of {name}: {said}") from error
+    _check_sizes(config.get_text_config())
     config.use_cache = False
     return config
+
+
+def _check_sizes(config: Any) -> None:
+    """Raises CaseError for sizes that are none; transformers takes a model of minus two layers."""
+    for key in SIZES:
+        value = getattr(config, key, 1)
+        if isinstance(value, int) and value < 1:
+            raise CaseError(f"hf_config: {key} is {value}; it must be above 0")
 
 
 def _own_config(folder: Path) -> Any:

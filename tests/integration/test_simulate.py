@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,13 @@ def test_a_family_that_no_formula_knows_is_as_it_was_measured() -> None:
         assert forecast.peak_allocated_bytes / GIB == pytest.approx(measured, rel=1e-6)
 
 
+def test_stage_3_may_be_the_first_that_a_process_simulates() -> None:
+    line = json.dumps({"id": "first", "case": case({**SMALL, "model_type": "qwen2"}, zero_stage=3)})
+    command = [sys.executable, "-m", "planner", "predict", "/dev/stdin", "--tier", "simulate"]
+    done = subprocess.run(command, input=line, capture_output=True, text=True, timeout=120, check=False)
+    assert "error" not in json.loads(done.stdout)
+
+
 def test_cases_do_not_disturb_one_another() -> None:
     full, sharded = case(SMALL), case(SMALL, world_size=4, zero_stage=3)
     alone = [simulation(one).forecast.peak_allocated_bytes for one in (full, sharded)]
@@ -217,6 +226,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such family": (
         {"hf_config": {**SMALL, "model_type": "lamma"}},
         "no such language model. Did you mean llama",
+    ),
+    "layers that are words": ({"hf_config": {**SMALL, "num_hidden_layers": "4"}}, "num_hidden_layers"),
+    "layers below none": (
+        {"hf_config": {**SMALL, "model_type": "arcee", "num_hidden_layers": -2}},
+        "num_hidden_layers is -2; it must be above 0",
+    ),
+    "heads that do not divide": (
+        {"hf_config": {**SMALL, "model_type": "arcee", "num_attention_heads": 3}},
+        "not a multiple",
     ),
     "no model": ({"hf_config": None}, "config.json"),
     "a sharded sequence": ({"sequence_parallel": 2}, "does not take sequence_parallel; use tier formula"),
