@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.simulate.settings import merged
+
 
 def ds_config(case: dict[str, Any]) -> dict[str, Any]:
     """DeepSpeed's configuration for a case."""
@@ -32,14 +34,6 @@ def ds_config(case: dict[str, Any]) -> dict[str, Any]:
     if name is not None:
         config["optimizer"] = {"type": name, "params": {"lr": 1e-4}}
     return config
-
-
-def merged(ours: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a case over ours, one level deep."""
-    result = dict(ours)
-    for key, value in given.items():
-        result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
-    return result
 
 
 def model_of(case: dict[str, Any], config: dict[str, Any]) -> Any:

@@ -110,6 +110,12 @@ def value_at(config: Any, key: str) -> Any:
     return config
 
 
+def put_at(config: Any, key: str, value: Any) -> None:
+    """Change the value of a dotted setting."""
+    section, _, name = key.rpartition(".")
+    setattr(value_at(config, section) if section else config, name, value)
+
+
 def copy_of(config: Any) -> Any:
     """Return a configuration with sections of its own, in a tenth of the time of `deepcopy`."""
     own = copy(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from typing import Any
 from llmsys_exp.calibrate.device import kind_of
 from llmsys_exp.errors import UserError
 from llmsys_exp.evidence import nvml
+from llmsys_exp.evidence.errors import EvidenceError
+from llmsys_exp.evidence.gpus import smi_table
 from llmsys_exp.launch.gpus import installed_cards, machine_has_gpus, pick_gpus
 from planner.units import GIB, MIB, gib
 
 IDLE_BYTES = GIB
 """A driver takes some hundred MiB of a card that nobody uses; a container hides who takes more."""
-SMI_TIMEOUT_S = 30
 MORE_LOOKS, LOOK_AGAIN_S = 4, 0.5
 SHARED = "--allow-shared"
 
@@ -133,10 +133,7 @@ def _from_smi(entry: str) -> Card | None:
 
 
 def _smi(entry: str, query: str) -> list[list[str]]:
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", entry]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return smi_table(query, "-i", entry)
+    except EvidenceError:
         return []
-    rows = done.stdout.splitlines() if done.returncode == 0 else []
-    return [[cell.strip() for cell in row.split(",")] for row in rows if row.strip()]

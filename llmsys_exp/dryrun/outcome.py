@@ -104,22 +104,23 @@ class Outcome:
             "rank": self.rank,
             "world_size": self.world_size,
             "device": self.device,
-            "limit_gib": _rounded(self.limit_bytes),
-            "peak_allocated_gib": _rounded(self.peak_allocated_bytes),
-            "peak_reserved_gib": _rounded(self.peak_reserved_bytes),
-            "engine_start_gib": _rounded(self.start_peak_bytes),
-            "device_used_gib": _rounded(self.device_used_bytes),
+            "limit_gib": rounded_gib(self.limit_bytes),
+            "peak_allocated_gib": rounded_gib(self.peak_allocated_bytes),
+            "peak_reserved_gib": rounded_gib(self.peak_reserved_bytes),
+            "engine_start_gib": rounded_gib(self.start_peak_bytes),
+            "device_used_gib": rounded_gib(self.device_used_bytes),
             "phases": {
-                name: {key.replace("_bytes", "_gib"): _rounded(value) for key, value in figures.items()}
+                name: {key.replace("_bytes", "_gib"): rounded_gib(value) for key, value in figures.items()}
                 for name, figures in self.phases.items()
             },
-            "host_peak_gib": _rounded(self.host_peak_bytes),
-            "pinned_gib": _rounded(self.pinned_bytes),
+            "host_peak_gib": rounded_gib(self.host_peak_bytes),
+            "pinned_gib": rounded_gib(self.pinned_bytes),
             "oom": None if self.oom is None else dict(self.oom),
             "step_s": list(self.step_s),
             "seconds": self.seconds,
         }
 
 
-def _rounded(size_bytes: int | None) -> float | None:
+def rounded_gib(size_bytes: int | None) -> float | None:
+    """Return GiB as they are told to programs; None for what is not known."""
     return None if size_bytes is None else round(gib(size_bytes), 4)

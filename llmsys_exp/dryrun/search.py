@@ -12,11 +12,11 @@ from typing import Any
 from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import copy_of
 from llmsys_exp.dryrun.checks import LENGTH, LIMIT, MICRO_BATCH
-from llmsys_exp.dryrun.outcome import PHASES, Outcome
+from llmsys_exp.dryrun.outcome import PHASES, Outcome, rounded_gib
 from llmsys_exp.errors import UserError
 from llmsys_exp.plan import Plan, resolve
 from llmsys_exp.plan.case import hf_config
-from planner.units import MIB, gib
+from planner.units import MIB
 
 MOST_PROBES = 14
 LONGEST_STRIDE = 4
@@ -51,7 +51,7 @@ class Found:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; limits in GiB."""
-        scale = (lambda one: one) if self.what != LIMIT else _gib
+        scale = (lambda one: one) if self.what != LIMIT else rounded_gib
         return {
             "what": self.what if self.what != LIMIT else "limit_gib",
             "value": scale(self.value),
@@ -200,7 +200,3 @@ def _boundary(
         probe = (probe + stride if alive else probe - stride) if strides else 0
         stride *= 2
     return (best * axis.unit or None), (failed * axis.unit if failed <= axis.last else None)
-
-
-def _gib(size_bytes: int | None) -> float | None:
-    return None if size_bytes is None else round(gib(size_bytes), 4)

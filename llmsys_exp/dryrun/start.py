@@ -31,7 +31,6 @@ from planner.units import gib
 MODULE = "llmsys_exp.workers.dryrun"
 TIMEOUT_S = 900.0
 """A process; 70B under ZeRO-3 takes a few minutes, and operators of DeepSpeed may be compiled first."""
-ASKED = "dryrun.json"
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def _write(paths: RunPaths, plan: Plan, rank: int, limit_bytes: int | None) -> N
     inputs = Inputs(_model_folder(config), None, None, None, world_size(config), device)
     write_job(paths, plan=plan, inputs=inputs.to_dict(), engine={"serving": None, "engine_key": ""})
     write_json(paths.ds_config, ds_config(config, world_size=inputs.world_size, device=device))
-    write_json(paths.folder / ASKED, {"rank": rank, "limit_bytes": limit_bytes})
+    write_json(paths.dry_run, {"rank": rank, "limit_bytes": limit_bytes})
 
 
 def _random_weights(config: Config) -> Config:

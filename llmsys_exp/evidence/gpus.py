@@ -83,8 +83,7 @@ def _card(library: Any, index: int, handle: Any) -> dict[str, Any]:
 
 
 def _from_smi() -> dict[str, Any]:
-    lines = _smi(f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits").splitlines()
-    rows = [dict(zip(_QUERY, (cell.strip() for cell in line.split(",")), strict=False)) for line in lines]
+    rows = [dict(zip(_QUERY, cells, strict=False)) for cells in smi_table(f"--query-gpu={','.join(_QUERY)}")]
     rows = [row for row in rows if len(row) == len(_QUERY) and row["index"].isdigit()]
     cuda = _CUDA.search(_smi())
     return {
@@ -127,6 +126,16 @@ def parse_topology(listing: str) -> dict[str, dict[str, str]]:
     if not links:
         raise EvidenceError("nvidia-smi topo -m shows no GPU")
     return links
+
+
+def smi_table(query: str, *more: str) -> list[list[str]]:
+    """Return what nvidia-smi answers to a query, the cells of each row; sizes are in MiB.
+
+    Raises:
+        EvidenceError: when it is missing, fails or does not answer.
+    """
+    lines = _smi(query, "--format=csv,noheader,nounits", *more).splitlines()
+    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
 def _smi(*arguments: str) -> str:

@@ -116,9 +116,13 @@ def record_chosen(config: Config, chosen: Chosen, choices: list[Choice], budget:
         if not given:
             setattr(section, name, value)
         final = getattr(section, name)
-        shown = final.value if isinstance(final, Device) else final
-        choices.append(Choice(key, shown, "as set" if given else why, given))
+        choices.append(Choice(key, shown(final), "as set" if given else why, given))
     settle_expandable(config, choices)
+
+
+def shown(value: Any) -> Any:
+    """Return the value of a setting as a choice holds it."""
+    return value.value if isinstance(value, Device) else value
 
 
 def speed_is_forecast(config: Config) -> bool:

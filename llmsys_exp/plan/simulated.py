@@ -10,11 +10,11 @@ import planner
 from llmsys_exp.calibrate.apply import calibration_of
 from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import AUTO, Config, Device
-from llmsys_exp.config.tree import copy_of
+from llmsys_exp.config.tree import copy_of, put_at, value_at
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
 from llmsys_exp.plan.case import case_content, hf_config, world_size
-from llmsys_exp.plan.settling import Choice
+from llmsys_exp.plan.settling import Choice, shown
 from planner.errors import CaseError, NotSimulated
 from planner.forecasting import device_extra_bytes
 from planner.units import GIB, gib
@@ -93,7 +93,8 @@ class Search:
         shapes: list[Shape] = []
         refused: list[CaseError] = []
         for way in ON_SEVERAL if world_size(self._config) > 1 else ON_ONE:
-            shape = {key: way[key] if is_open(self._config, key) else get(self._config, key) for key in way}
+            given = {key: value_at(self._config, key) for key in way if not is_open(self._config, key)}
+            shape = {**way, **given}
             if shape in shapes:
                 continue
             try:
@@ -148,9 +149,7 @@ class Search:
             self._tell(self._not_known)
         self._tried += 1
         config = self._with(shape, micro)
-        said = [
-            f"{key}={_shown(value)}".lower() for key, value in shape.items() if is_open(self._config, key)
-        ]
+        said = [f"{key}={shown(value)}".lower() for key, value in shape.items() if is_open(self._config, key)]
         said += [f"{MICRO}={micro}"] if is_open(self._config, MICRO) else []
         self._tell(f"simulating {' '.join(said) or 'the real code on shapes'} ...")
         found = simulation(
@@ -179,7 +178,7 @@ class Search:
         """The job with these settings; `None` leaves the batch as it is."""
         config = copy_of(self._config)
         for key, value in shape.items():
-            put(config, key, value)
+            put_at(config, key, value)
         if micro is not None:
             settle_batch(config, micro, [], make=Choice)
         return config
@@ -196,8 +195,8 @@ class Search:
             why = f"none of {self._tried} simulated settings fits; this one needs the least"
         for key, value in shape.items():
             given = not is_open(self._config, key)
-            put(self._config, key, value)
-            choices.append(Choice(key, _shown(value), "as set" if given else why, given))
+            put_at(self._config, key, value)
+            choices.append(Choice(key, shown(value), "as set" if given else why, given))
 
 
 def case_of(config: Config) -> planner.TrainingCase:
@@ -224,22 +223,6 @@ def own_code(config: Config) -> dict[str, Any]:
     }
 
 
-def get(config: Config, key: str) -> Any:
-    """Return a setting by its name."""
-    section, name = key.split(".")
-    return getattr(getattr(config, section), name)
-
-
-def put(config: Config, key: str, value: Any) -> None:
-    """Change a setting by its name."""
-    section, name = key.split(".")
-    setattr(getattr(config, section), name, value)
-
-
 def is_open(config: Config, key: str) -> bool:
     """Whether a setting is `auto`."""
-    return get(config, key) in (AUTO, Device.auto)
-
-
-def _shown(value: Any) -> Any:
-    return value.value if isinstance(value, Device) else value
+    return value_at(config, key) in (AUTO, Device.auto)

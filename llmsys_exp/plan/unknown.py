@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import planner
 from llmsys_exp.config.schema import AUTO, Config, Device, GatePolicy
-from llmsys_exp.config.tree import copy_of
+from llmsys_exp.config.tree import copy_of, put_at, value_at
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.batch import settle_batch
 from llmsys_exp.plan.case import CPU, hf_config, in_settings, world_size
@@ -21,6 +21,7 @@ from llmsys_exp.plan.settling import (
     settle_dtype,
     settle_expandable,
     settle_optimizer,
+    shown,
 )
 from llmsys_exp.plan.simulated import (
     MICRO,
@@ -29,9 +30,7 @@ from llmsys_exp.plan.simulated import (
     RECOMPUTE,
     STAGE,
     Search,
-    get,
     is_open,
-    put,
 )
 from planner.errors import CaseError, NotSimulated
 from planner.forecasting import is_unknown
@@ -109,8 +108,7 @@ def _not_forecast(config: Config, choices: list[Choice], why: str) -> Unknown:
         )
     for key in (STAGE, OPTIMIZER, PARAM, RECOMPUTE):
         if key not in {choice.key for choice in choices}:
-            value = get(config, key)
-            choices.append(Choice(key, value.value if isinstance(value, Device) else value, "as set", True))
+            choices.append(Choice(key, shown(value_at(config, key)), "as set", True))
     settle_batch(config, int(config.training.micro_batch), choices, make=Choice)
     return Unknown(config, tuple(choices), None, None, why)
 
@@ -126,8 +124,8 @@ def _settle_the_obvious(config: Config, choices: list[Choice]) -> None:
     }
     for key, (applies, value, why) in known.items():
         if applies and is_open(config, key):
-            put(config, key, value)
-            choices.append(Choice(key, value.value if isinstance(value, Device) else value, why, False))
+            put_at(config, key, value)
+            choices.append(Choice(key, shown(value), why, False))
     if config.zero.reduce_bucket_size == AUTO:  # where torch is missing
         config.zero.reduce_bucket_size = DEFAULT_BUCKET
         why = "DeepSpeed's default; what is trained cannot be counted here"

@@ -58,6 +58,11 @@ class RunPaths:
         return self.folder / "ds_config.json"
 
     @property
+    def dry_run(self) -> Path:
+        """What is asked of a dry run: rank and limit."""
+        return self.folder / "dryrun.json"
+
+    @property
     def launch_script(self) -> Path:
         """Starts the training worker by hand."""
         return self.folder / "launch.sh"

@@ -11,9 +11,7 @@ import torch
 from deepspeed.accelerator import real_accelerator
 from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
-from planner.simulate.recorder import Recorder
-
-DEVICE = "meta"
+from planner.simulate.recorder import GPU, Recorder
 
 
 class Stream:
@@ -71,7 +69,7 @@ class SimulatedAccelerator(CUDA_Accelerator):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self._name = DEVICE  # DeepSpeed reads it where a sub-group of stage 3 stays on the GPU
+        self._name = GPU  # DeepSpeed reads it where a sub-group of stage 3 stays on the GPU
         self._recorder = recorder
         self._main = Stream()
         self._main.number = 0
@@ -81,10 +79,10 @@ class SimulatedAccelerator(CUDA_Accelerator):
         """No driver is asked."""
 
     def device_name(self, device_index: Any = None) -> str:
-        return DEVICE
+        return GPU
 
     def device(self, device_index: Any = None) -> torch.device:
-        return torch.device(DEVICE)
+        return torch.device(GPU)
 
     def set_device(self, device_index: Any) -> None:
         pass
@@ -93,7 +91,7 @@ class SimulatedAccelerator(CUDA_Accelerator):
         return 0
 
     def current_device_name(self) -> str:
-        return DEVICE
+        return GPU
 
     def device_count(self) -> int:
         return 1
@@ -190,11 +188,11 @@ class SimulatedAccelerator(CUDA_Accelerator):
         return True
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
-        return tensor.device.type == DEVICE
+        return tensor.device.type == GPU
 
     def _tensor(self, dtype: torch.dtype) -> Any:
         def make(values: Any) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype, device=DEVICE)
+            return torch.tensor(values, dtype=dtype, device=GPU)
 
         return make
 

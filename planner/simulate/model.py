@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from planner.errors import CaseError
-from planner.simulate.recorder import Recorder
+from planner.simulate.recorder import GPU, Recorder
 from planner.simulate.shaped.liger import apply_kernels
 from planner.simulate.shaped.packed import DTYPES, Linear4bit, pack
 from planner.training_case import Lora, Method, TrainingCase
@@ -46,14 +46,14 @@ def build_model(
             raise CaseError(_no_such_token(config)) from error
 
     if case.quantization is not None:
-        with recorder.elsewhere(), torch.device("meta"):
+        with recorder.elsewhere(), torch.device(GPU):
             model = make()
         pack(model, case.quantization, dtype)
         return model
     if case.zero_stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=dict(ds_config), dtype=dtype):
             return make()
-    with torch.device("meta"):
+    with torch.device(GPU):
         return make()
 
 
@@ -114,7 +114,7 @@ def _adapted(lora: Lora, model: Any) -> Any:
     )
     known = {id(parameter) for parameter in model.parameters()}
     try:
-        with torch.device("meta"):
+        with torch.device(GPU):
             model = get_peft_model(model, settings, autocast_adapter_dtype=False)
     except ValueError as error:
         raise CaseError(f"lora: {str(error).splitlines()[0]}") from error

@@ -69,16 +69,19 @@ def timeline(arena: Arena, most: int = MOST_POINTS) -> list[dict[str, Any]]:
     stretch = max(1, len(arena.events) // most)
     points: list[dict[str, Any]] = []
     best: dict[str, int] = {}
+    total = highest = 0
     for number, (buffer, nbytes, _) in enumerate(arena.events, start=1):
         name = arena.component(buffer)
+        change = nbytes or -sizes.get(buffer, 0)
         if nbytes:
             sizes[buffer] = nbytes
-        live[name] = live.get(name, 0) + (nbytes or -sizes.get(buffer, 0))
-        if sum(live.values()) >= sum(best.values()):
-            best = dict(live)
+        live[name] = live.get(name, 0) + change
+        total += change
+        if total >= highest:
+            best, highest = dict(live), total
         if number % stretch == 0 or number == len(arena.events):
             points.append({"request": number, "bytes": best})
-            best = {}
+            best, highest = {}, 0
     return points
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.architecture.families import FAMILIES, architecture_of
+from planner.architecture.families import architecture_of
 from planner.architecture.spec import Architecture
 from planner.errors import CaseError, did_you_mean
+from planner.forecasting import is_unknown
 from planner.parsing import parse_training_case
 from planner.training_case import TrainingCase
 
@@ -37,8 +38,7 @@ def read_case(
     config = _own_config(folder) if own and trust else transformers_config(dict(given))
 
     def architecture(case: Mapping[str, Any]) -> Architecture:
-        known = str(given.get("model_type")) in FAMILIES
-        return architecture_of(case["hf_config"]) if known else unverified_architecture(config)
+        return unverified_architecture(config) if is_unknown(case) else architecture_of(case["hf_config"])
 
     return parse_training_case(content, architecture=architecture), config
 

@@ -50,14 +50,13 @@ def confirmed(
     Raises:
         UserError: when a dry run is due and cannot take place.
     """
-    due: dict[int, Resolved] = {}
+    due: dict[int, tuple[Resolved, Outcome]] = {}
     for point, outcome in zip(points, outcomes, strict=True):
         if _is_due(point, outcome):
-            due.setdefault(id(outcome), point)
+            due.setdefault(id(outcome), (point, outcome))
     known: dict[int, Outcome] = {}
-    for number, (key, point) in enumerate(due.items(), start=1):
+    for number, (key, (point, outcome)) in enumerate(due.items(), start=1):
         tell(f"Dry run {number} of {len(due)}: {' '.join(one.text for one in point.settings)}")
-        outcome = next(one for one in outcomes if id(one) == key)
         known[key] = _told(outcome, run(point.config()))
         tell(f"  {known[key].figures['dryrun']}")
     return [

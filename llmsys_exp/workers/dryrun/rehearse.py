@@ -21,7 +21,6 @@ from llmsys_exp.workers.training.engine import check_batch_sizes, start_engine
 from llmsys_exp.workers.training.loop import Trainer
 from llmsys_exp.workers.training.memory import peak_rss_bytes
 
-ASKED = "dryrun.json"
 RESULT = "dryrun"
 DEFAULT_STEPS = 3
 """The first makes optimizer state, the second prefetches as later ones do, the third shows that it lasts."""
@@ -44,7 +43,7 @@ class Asked:
 
 def rehearse(job: Job) -> None:
     """Play one rank and write its result; running out of memory is a result too."""
-    asked = Asked(**json.loads((job.paths.folder / ASKED).read_text(encoding="utf-8")))
+    asked = Asked(**json.loads(job.paths.dry_run.read_text(encoding="utf-8")))
     began = time.monotonic()
     ranks = join_alone(job, asked.rank)
     quieten()

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from planner.network.quantized import BLOCK, SCALE_BLOCK
+from planner.simulate.recorder import GPU
 from planner.training_case import Quantization
 from planner.units import ceil_div
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LEVELS = 16
 """Values that 4 bits stand for; each layer has a table of them."""
-GPU = "meta"
 
 
 class PackedLinear(torch.nn.Linear):
