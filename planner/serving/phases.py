@@ -40,10 +40,12 @@ def prefill_parts(case: GenerationCase) -> dict[str, int]:
 def _mask_bytes(case: GenerationCase) -> int:
     """Bytes a pair of tokens takes in masks: none where the kernel knows the shape, one mask a kind of layer.
 
-    Source: transformers 5.23 `masking_utils.py`: sdpa drops a causal mask that pads nothing and sees all.
+    Source: transformers 5.23 `masking_utils.py`: sdpa, unlike eager, drops a causal mask that pads nothing
+    and sees all.
     """
     model, eager = case.model, case.attention == "eager"
-    windowed = model.window is not None and model.window_layers > 0 and case.input_tokens > model.window
+    windowed = model.window is not None and model.window_layers > 0
+    windowed = windowed and (eager or case.input_tokens > (model.window or 0))
     whole = model.window_layers < model.layers
     if case.attention == "flash_attention_2":
         return 0
@@ -129,15 +131,17 @@ def _feed_forward_width(model: ServedModel) -> int:
 def _attention_bytes(case: GenerationCase) -> int:
     """Rotation holds four copies of the queries; eager attention the scores, and the softmax in fp32.
 
-    The CPU's softmax copies its input to fp32 first, and its fused kernel takes no values narrower than keys.
-    gpt-oss stays in its type, with the sinks beside the scores.
+    Softmax into fp32 copies its input first; only fp16 on a GPU is spared that (torch 2.11 `SoftMax.cpp`).
+    The CPU's fused attention takes no values narrower than keys. gpt-oss stays in its type, with the sinks
+    beside the scores.
     """
     model, itemsize = case.model, DTYPE_BYTES[case.dtype]
     queries = model.heads * (model.head_dim if model.mla is None else model.mla.nope + model.mla.rope)
     width = (3 * model.hidden + 4 * queries + kv_elements(model)) * itemsize
     if case.attention != "eager" and not (case.card.on_cpu and model.mla is not None):
         return width
-    pair = 3 * itemsize if model.model_type == "gpt_oss" else itemsize + (2 if case.card.on_cpu else 1) * FP32
+    copies = 1 if case.dtype == "fp16" and not case.card.on_cpu else 2
+    pair = 3 * itemsize if model.model_type == "gpt_oss" else itemsize + copies * FP32
     scores = model.heads * case.input_tokens * pair
     return max(width, (3 * model.hidden + 3 * queries) * itemsize + scores)
 

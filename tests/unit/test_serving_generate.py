@@ -47,6 +47,26 @@ def test_public_figures(size, given, stated_gib):
     assert forecast.peak_allocated_bytes / GIB == pytest.approx(stated_gib, rel=0.01)
 
 
+GEMMA2 = {
+    **planner.model_config("gemma2_9b"), "num_hidden_layers": 4, "hidden_size": 3584, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "beside_bytes"), [(1, 4096, 3_078_652_928), (4, 1024, 1_011_885_056)]
+)
+def test_eager_prefill_is_what_an_h200_took(batch, tokens, beside_bytes):
+    """Weights and workspace left out; torch 2.11.0, transformers 5.17.0, bf16: softmax casts its input first."""
+    forecast = case(
+        hf_config=GEMMA2, batch_size=batch, input_tokens=tokens, output_tokens=1, attention="eager"
+    )
+    held = sum(
+        size for name, size in forecast.components.items() if name not in ("weights", "cublas workspace")
+    )
+    assert held == pytest.approx(beside_bytes, rel=0.005)
+
+
 def test_old_releases_hold_two_caches_and_the_logits_of_the_whole_prompt():
     old, new = (case(input_tokens=1, output_tokens=8000, engine_version=v) for v in ("4.32", "5.23"))
     assert old.peak_allocated_bytes - new.peak_allocated_bytes == 7999 * TOKEN - new.kv_growth_bytes
