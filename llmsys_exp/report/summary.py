@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llmsys_exp.config.schema import Config, Step
+from llmsys_exp.plan.case import planner_case
 from llmsys_exp.report.console import Console, duration, gib
 from llmsys_exp.report.inference_summary import show_inference
 from llmsys_exp.report.parallelism import show_parallelism
 from llmsys_exp.runs.facts import Finished
 from llmsys_exp.runs.files import read_jsonl
-from llmsys_exp.runs.measured import MemoryRow
+from llmsys_exp.runs.measured import MemoryRow, widest_tokens
 from llmsys_exp.runs.paths import RunPaths
+from planner import forecast_training
 
 SHOWN_ANSWERS = 2
+FORMULA = "formula"
 
 
 def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Sequence[str]) -> None:
@@ -32,6 +36,8 @@ def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Se
         show_parallelism(console, done.results["parallelism"])
     if done.memory:
         _show_memory(console, done.memory)
+        for line in shorter_than_planned(done):
+            console.line(f"  {line}")
     if "infer" in done.results:
         show_inference(console, done.results["infer"])
     _show_answers(console, paths)
@@ -68,6 +74,24 @@ def _show_memory(console: Console, memory: Sequence[MemoryRow]) -> None:
         for row in memory
     ]
     console.table(rows, header=("", "planned", "measured", "off by", "measured as"), right=(1, 2, 3))
+
+
+def shorter_than_planned(done: Finished) -> list[str]:
+    """Say what the plan is for the widest batch there was, where that fell short of `data.max_length`."""
+    plan, widest = done.asked.plan, widest_tokens(done.results.get("train", {}))
+    if plan is None or plan.forecast is None:
+        return []
+    config = plan.config
+    planned = int(config.data.max_length)
+    if not 0 < widest < planned:
+        return []
+    text = f"The widest batch had {widest} tokens a row, and {planned} are planned for"
+    if plan.forecast.tier != FORMULA:
+        return [text]
+    case = replace(planner_case(config, dtype=config.training.dtype.value), seq_len=widest)
+    shorter = forecast_training(case)
+    peak = max(shorter.peak_allocated_bytes, shorter.start_peak_bytes)
+    return [f"{text}; of {widest} the plan is a peak of {gib(peak)} GiB allocated"]
 
 
 def _show_training(

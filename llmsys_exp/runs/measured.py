@@ -62,6 +62,12 @@ def memory_rows(forecast: planner.Forecast | None, train: Mapping[str, Any]) -> 
     return [row for row in rows if row.measured_bytes]
 
 
+def widest_tokens(train: Mapping[str, Any]) -> int:
+    """Return how many tokens a row of the widest batch had, on the rank that had it; 0: not known."""
+    ranks: Sequence[Mapping[str, Any]] = train.get("memory_per_rank") or ()
+    return max((int(rank.get("widest_tokens", 0)) for rank in ranks), default=0)
+
+
 def _gpu_rows(forecast: planner.Forecast, phases: Sequence[Mapping[str, Any]]) -> list[MemoryRow]:
     highest = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
     whole = (

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from llmsys_exp.config.compose import compose_config
+from llmsys_exp.plan import resolve
 from llmsys_exp.report import plots
 from llmsys_exp.report.console import Console, duration, format_table, gib
 from llmsys_exp.report.plots import draw_plots, loss_figure, memory_figure, smoothed
 from llmsys_exp.report.progress import BarProgress, LineProgress
 from llmsys_exp.report.progress_line import figures_of, progress_line, time_left_s
+from llmsys_exp.report.summary import shorter_than_planned
+from llmsys_exp.runs.facts import Asked, Finished
 from llmsys_exp.runs.measured import MemoryRow, memory_rows
 from llmsys_exp.runs.paths import RunPaths
 
@@ -210,6 +214,20 @@ def test_on_the_cpu_the_process_and_its_tensors_are_asked() -> None:
         ("kept between steps", 60, 61),
     ]
     assert memory_rows(Forecast(), {}) == []
+
+
+@pytest.mark.parametrize(("seen", "told"), [(384, 1), (512, 0), (0, 0)])
+def test_batches_narrower_than_planned_are_named_with_the_plan_for_them(seen: int, told: int) -> None:
+    over = ["model=qwen2_5_0_5b", "hardware=t4", "data=order_book", "data.max_length=512", "method=lora"]
+    plan = resolve(compose_config([*over, "model.weights=random", "training.micro_batch=4"]))
+    asked = Asked(plan.config, (), (), (), {}, "python", plan=plan)
+    train = {"memory_per_rank": [{"widest_tokens": seen}, {"widest_tokens": 0}]}
+    lines = shorter_than_planned(Finished(asked, {"train": train}, {}))
+    assert len(lines) == told
+    for line in lines:
+        assert line.startswith("The widest batch had 384 tokens a row, and 512 are planned for; of 384")
+        stated = float(line.split("a peak of ")[1].split(" GiB")[0])
+        assert 0.5 < stated < plan.forecast.peak_allocated_bytes / 2**30
 
 
 def test_plots_are_drawn_with_labels_on_the_axes(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ class Trainer:
 
     def _batch(self, numbers: list[int]) -> dict[str, Any]:
         batch = self._task.collate([self._task.examples[one] for one in numbers])
+        self._memory.saw(batch)
         on_gpu = self._ranks.device.type == "cuda"
         # a copy from page-locked memory does not make the host wait
         # and what is no tensor, such as a longest length, is read by the host alone

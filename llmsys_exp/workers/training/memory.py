@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class MemoryMeter:
         self._device = device
         self._baseline_rss_bytes = _rss_bytes()
         self._peak_bytes = 0
+        self._widest_tokens = 0
         self.phases: list[dict[str, Any]] = []
         # what the imports have made, some 400,000 objects, stays and holds no tensor of the job: left out of
         # every look for tensors, and of every collection
@@ -53,6 +55,12 @@ class MemoryMeter:
             "pss_bytes": _pss_bytes(),
         }
         self.phases.append({"phase": phase, **figures, **host})
+
+    def saw(self, batch: Mapping[str, Any]) -> None:
+        """Note how wide a batch of this rank is, where it is one of sequences."""
+        ids = batch.get("input_ids")
+        if ids is not None:
+            self._widest_tokens = max(self._widest_tokens, ids.shape[1])
 
     def now(self) -> dict[str, int]:
         """Return what is cheap to ask in every step.
@@ -79,6 +87,7 @@ class MemoryMeter:
         return {
             "baseline_rss_bytes": self._baseline_rss_bytes,
             "host": socket.gethostname(),
+            "widest_tokens": self._widest_tokens,
             "phases": self.phases,
             "largest": peaks,
         }
