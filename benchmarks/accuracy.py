@@ -4,7 +4,8 @@
 
 FILE of `--rivals` comes from benchmarks/rivals/run.py; each rival then stands beside us on the rows in its scope.
 Errors are forecast / measured - 1. No fitted constant enters them; formulas were mended after seeing rows. On rows of
-h200-validation, h200-settings, h200-fresh and h200-grid the forecast that was frozen before measuring stands beside today's.
+h200-validation, h200-settings, h200-fresh, h200-grid and h200-coverage the forecast that was frozen before measuring
+stands beside today's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FROZEN = tuple(
         "h200-2026-11-29-fresh",
         "h200-2026-11-29-boundary",
         "h200-2026-11-30-grid",
+        "h200-2026-11-30-coverage",
+        "h200-2026-11-30-kernels",
     )
 )
 WORST = 8
@@ -40,7 +43,7 @@ SHOWN = ["id", *GROUPS, "measured_gib", "allocated", "reserved", "frozen"]
 
 def frozen() -> dict[str, float]:
     rows = (json.loads(line) for path in FROZEN for line in path.read_text().splitlines())
-    return {row["id"]: row["peak_allocated_gib"] for row in rows}
+    return {row["id"]: row.get("formula", row)["peak_allocated_gib"] for row in rows}
 
 
 def table(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ TRAINING = (
     "h200-settings.jsonl",
     "h200-fresh.jsonl",
     "h200-grid.jsonl",
+    "h200-coverage.jsonl",
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.plan.budget import allocator_limit_bytes
 from llmsys_exp.plan.resolve import settle
+from llmsys_exp.runs.measured import widest_tokens
 from llmsys_exp.sweeps.folder import open_sweep
 from planner.parsing import parse_training_case
 from planner.tables import model_config
@@ -88,6 +89,9 @@ def rows(folder: Path, runs: Path, prefix: str) -> list[dict[str, Any]]:
             }
             if by_name["engine start"] >= by_name["peak allocated"]:
                 print(f"point {point.number}: left out, its peak was no step's", file=sys.stderr)
+                continue
+            if widest_tokens(manifest["results"]["train"]) < settled.case.seq_len:
+                print(f"point {point.number}: left out, no batch was as wide as planned", file=sys.stderr)
                 continue
             measured |= {key: by_name[name] for name, key in PEAKS.items()}
         row = {"id": f"{prefix}{point.number:03d}", "name": settled.config.model.entry}

@@ -55,6 +55,8 @@ def simulated(case: dict[str, Any]) -> dict[str, Any]:
     return {
         "peak_allocated_gib": forecast.peak_allocated_bytes / GIB,
         "peak_reserved_gib": forecast.peak_reserved_bytes / GIB,
+        "required_gib": forecast.required_bytes / GIB,
+        "engine_start_gib": forecast.start_peak_bytes / GIB,
     }
 
 

@@ -11,8 +11,9 @@ from planner.network.modules import Network
 from planner.network.run import ForwardPass
 from planner.network.scores import TRL, head, log_probabilities
 from planner.serving.phases import decode_parts, prefill_parts
-from planner.tables import workspace_bytes
-from planner.tape.autograd import Tape, Tensor, Workspaces
+from planner.tables import card_of, workspace_bytes
+from planner.tape.autograd import Tape, Tensor
+from planner.tape.kernels import Workspaces
 from planner.training import STEPS_FOR_FRAGMENTS, STEPS_FOR_PEAK, TrainingRun
 from planner.training_case import TrainingCase
 
@@ -66,7 +67,8 @@ class AlignmentRun:
             arena = self.trained[name].arena
         assert arena is not None
         self.arena = arena
-        shared = Workspaces(arena, workspace_bytes(case.first.device))
+        device = case.first.device
+        shared = Workspaces(arena, workspace_bytes(device), card_of(device))
         self.frozen = {name: TrainingRun(one, arena, label=f"{name} ") for name, one in case.frozen.items()}
         runs = {**self.trained, **self.frozen}
         for run in runs.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from planner.liger import liger_problems
 from planner.optimizers import optimizers
 
 Case = Mapping[str, Any]
@@ -192,6 +193,8 @@ def _blocks(case: Case) -> list[str]:
         problems.append("loss litgpt_chunked is of LitGPT's loop, which has neither liger nor outputs_kept")
     if kernels is not None and not liger:
         problems.append("liger_kernels says which, but liger is off")
+    if case.get("attention") == "flash_attention_2" and case.get("dtype", "bf16") == "fp32":
+        problems.append("attention flash_attention_2 computes in bf16 or fp16 alone, but dtype is fp32")
     return problems
 
 
@@ -216,6 +219,8 @@ def misfits(case: Case, parsed: Mapping[str, Any]) -> list[str]:
     base = parsed.get("quantization")
     if base is not None and base.head and architecture.tied:
         problems.append("quantization.head: this model's output layer is its embedding, which stays whole")
+    if case.get("liger"):
+        problems += liger_problems(architecture.model_type, case.get("liger_kernels"))
     if architecture.latent is not None and case.get("attention_code") == "litgpt":
         problems.append(f"attention_code litgpt is not modelled for {architecture.model_type}")
     return problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,12 @@ class Forecast:
     expandable_segments: bool = False
     fragments: bool = True
     """Whether the device's allocator keeps freed blocks, as CUDA's does and a CPU's does not."""
+    kept_required_bytes: int | None = None
+    """What is required, where the events that it is found by have been left out: see `kept`."""
+
+    def kept(self) -> Forecast:
+        """The same without its events, for who keeps many; `reserved_under` and `gets_through` need them."""
+        return replace(self, events=[], kept_required_bytes=self.required_bytes)
 
     @property
     def device_used_bytes(self) -> int:
@@ -104,6 +110,8 @@ class Forecast:
         back before a request fails, fragments are not. A tighter limit gives back more and may get
         through by luck where a wider one fails; such luck does not count.
         """
+        if self.kept_required_bytes is not None:
+            return self.kept_required_bytes
         low = max(self.peak_allocated_bytes, self.start_peak_bytes)
         if not self.fragments:
             return low
@@ -136,6 +144,8 @@ class Forecast:
         return self._replay(limit_bytes).peak_reserved
 
     def _replay(self, limit_bytes: int) -> CachingAllocator:
+        if self.kept_required_bytes is not None:
+            raise ValueError("the events of this forecast have been left out")
         return replay(self.events, limit_bytes=limit_bytes, expandable_segments=self.expandable_segments)
 
     def gets_through(self, limit_bytes: int) -> bool:

@@ -18,7 +18,9 @@ from planner.host import host_bytes
 from planner.memory.arena import Arena
 from planner.parsing import parse_training_case
 from planner.parsing_perceptron import MLP
+from planner.serving.checks import SGLANG
 from planner.serving.engines import GenerationForecast, ServingForecast, forecast_serving
+from planner.serving.model import is_served
 from planner.tables import CPU, constant_bytes, gpu
 from planner.training import TrainingRun
 from planner.training_case import Calibration, TrainingCase
@@ -33,7 +35,7 @@ ALIGNMENTS = ("dpo", "grpo", "ppo")
 
 
 def predict(
-    case: Mapping[str, Any], *, tier: str = "formula"
+    case: Mapping[str, Any], *, tier: str = "formula", sglang_python: str | None = None
 ) -> Forecast | ServingForecast | GenerationForecast | Estimate:
     """Forecast the memory of a training or serving case (keys: docs/case-format.md).
 
@@ -43,6 +45,8 @@ def predict(
             hundreds of times faster, and takes training cases only; `simulate` runs the real code of a
             training job on shapes, for any family that transformers knows (needs torch and DeepSpeed); `auto`
             plays families that are known, and simulates the others.
+        sglang_python: the interpreter that holds SGLang, for simulating it; None: the one that
+            `LLMSYS_SGLANG_PYTHON` names, else this one.
 
     Raises:
         CaseError: when the case cannot be planned, with every reason.
@@ -58,9 +62,7 @@ def predict(
         return estimate(parse_training_case(case))
     if tier == "simulate" or (tier == "auto" and is_unknown(case)):
         if kind == "serve":
-            from planner.simulate.generation import simulate_generation
-
-            return simulate_generation(case)
+            return _simulated_serving(case, sglang_python)
         if kind != "train":
             raise CaseError(f"tier simulate takes kinds train and serve, not {kind!r}; use tier formula")
         from planner.simulate.tier import simulate  # torch and DeepSpeed, which the other tiers do without
@@ -77,13 +79,28 @@ def predict(
     return forecast_training(parse_training_case(case))
 
 
+def _simulated_serving(
+    case: Mapping[str, Any], sglang_python: str | None
+) -> ServingForecast | GenerationForecast:
+    if case.get("engine", SGLANG) == SGLANG:
+        from planner.simulate.serving.sglang import simulate_sglang
+
+        return simulate_sglang(case, python=sglang_python)
+    from planner.simulate.generation import simulate_generation
+
+    return simulate_generation(case)
+
+
 def is_unknown(case: Mapping[str, Any]) -> bool:
-    """Whether a training case names a family that the formula tier does not know."""
-    config = case.get("hf_config")
-    if case.get("kind", "train") != "train" or not isinstance(config, Mapping):
+    """Whether a training or serving case names a family that the formula tier does not know."""
+    kind, given = case.get("kind", "train"), case.get("hf_config")
+    if kind not in ("train", "serve") or not isinstance(given, Mapping):
         return False
-    model_type = cast("Mapping[str, Any]", config).get("model_type")
-    return isinstance(model_type, str) and bool(model_type) and model_type not in FAMILIES
+    config = cast("Mapping[str, Any]", given)
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        return False
+    return not is_served(config) if kind == "serve" else model_type not in FAMILIES
 
 
 def forecast_training(case: TrainingCase, *, ranks_per_node: int | None = None) -> Forecast:

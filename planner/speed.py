@@ -15,6 +15,7 @@ import numpy as np
 from planner.grid.counts import Counts, counts_of
 from planner.grid.polynomial import Array, features
 from planner.grid.profile import Profile, profile_of
+from planner.liger import fuses_loss
 from planner.optimizers import optimizer
 from planner.tables import CPU, constant, gpu
 from planner.training_case import TrainingCase
@@ -108,7 +109,7 @@ def _flops(case: TrainingCase, counts: Counts, tokens: Array, length: Array) -> 
 
 def _chunked_head(case: TrainingCase, counts: Counts, tokens: Array) -> Array:
     """Liger's fused loss reads the output layer again for each chunk, and rewrites its gradient."""
-    if not case.fuses("fused_linear_cross_entropy"):
+    if not fuses_loss(case):
         return np.zeros(tokens.shape)
     chunks = np.minimum(tokens, case.architecture.vocab / case.architecture.hidden)
     passes = 5 if counts.head_trained else 2

@@ -14,6 +14,8 @@ from planner.units import GIB, MIB
 DATA = Path(__file__).parent / "data"
 HOPPER = (9, 0)
 CPU = "cpu"
+MOST_THREADS = 2048
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Gpu:
     usable_gib: float
     context_gib: float
     compute_capability: str
+    multiprocessors: int
     bf16: bool
     fp16_tflops: float
     bf16_tflops: float | None
@@ -42,6 +45,11 @@ class Gpu:
         """Compute capability as numbers."""
         major, minor = self.compute_capability.split(".")
         return int(major), int(minor)
+
+    @property
+    def threads_per_multiprocessor(self) -> int:
+        """How many threads one multiprocessor holds (CUDA programming guide, "Technical specifications")."""
+        return _THREADS.get(self.capability, MOST_THREADS)
 
     @property
     def usable_bytes(self) -> int:
@@ -78,6 +86,11 @@ def gpu(name: str) -> Gpu:
     if name not in gpus():
         raise CaseError(f"GPU {name!r} is not in the table. {did_you_mean(name, gpu_names())}")
     return gpus()[name]
+
+
+def card_of(device: str) -> Gpu | None:
+    """Return the GPU of a case; None for a CPU; raises as `gpu` does."""
+    return None if device == CPU else gpu(device)
 
 
 def model_names() -> list[str]:

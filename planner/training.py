@@ -15,6 +15,7 @@ from planner.deepspeed.stage3 import Stage3
 from planner.deepspeed.stage3_packed import PackedStage3
 from planner.deepspeed.stage12 import Stage12
 from planner.fsdp2 import Fsdp2
+from planner.liger import fuses_loss
 from planner.memory.allocator import CachingAllocator, PlainAllocator
 from planner.memory.arena import Arena, Buffer
 from planner.memory.replay import gpu_allocator
@@ -24,8 +25,9 @@ from planner.network.modules import Network
 from planner.network.perceptron import Perceptron, input_sizes, perceptron_loss
 from planner.network.run import ForwardPass
 from planner.plain_loop import PlainLoop
-from planner.tables import CPU, workspace_bytes
-from planner.tape.autograd import Tape, Tensor, Workspaces
+from planner.tables import CPU, card_of, workspace_bytes
+from planner.tape.autograd import Tape, Tensor
+from planner.tape.kernels import Workspaces
 from planner.training_case import TrainingCase
 
 STEPS_FOR_PEAK = 2
@@ -59,7 +61,7 @@ class TrainingRun:
         self.arena = Arena(_allocator(case)) if arena is None else arena
         self.network = build_network(case)
         self.engine = make_engine(case, self.network, self.arena)
-        self.workspaces = Workspaces(self.arena, workspace_bytes(case.device))
+        self.workspaces = Workspaces(self.arena, workspace_bytes(case.device), card_of(case.device))
         self.start_peak_bytes = 0
         self.graph: list[Buffer] = []
         self.earlier_logits: list[Buffer] = []
@@ -100,7 +102,7 @@ class TrainingRun:
         ids = [arena.new(nbytes, "inputs") for nbytes in self._input_sizes()]
         self.engine.begin_micro_batch()
         # Only the gradient that autograd makes for F.linear is a transposed view.
-        views = not (self.engine.keeps_inputs or case.fuses("fused_linear_cross_entropy"))
+        views = not (self.engine.keeps_inputs or fuses_loss(case))
         tape = Tape(arena, self.engine, self.workspaces, transposes=views)
         loss, kept = self._forward(tape)
         if self.engine.blocks is not None:
@@ -126,6 +128,6 @@ class TrainingRun:
             return perceptron_loss(self.case, self.network, tape, self.engine), []
         forward = ForwardPass(self.case, self.network, tape, self.engine)
         forward.earlier_logits = self.earlier_logits
-        made = loss_of(forward, forward.hidden_states())
+        loss, kept = loss_of(forward, forward.hidden_states())
         self.graph = forward.graph
-        return made
+        return forward.ended(loss), kept

@@ -20,6 +20,9 @@ EXPANDABLE = "expandable segments"
 STAGE_3 = "stage 3"
 STAGE_0_2 = "stage 0-2"
 CLASSES = (DERIVED, UNCOMMON, MIXTURES, EXPANDABLE, STAGE_3, STAGE_0_2)
+SIMULATED_3, SIMULATED_0_2 = "simulated, stage 3", "simulated, stages 0-2"
+SIMULATED_CLASSES = (SIMULATED_3, SIMULATED_0_2)
+"""Of the tier `simulate`, which runs code of its own: the formula's errors are not its errors."""
 FIGURES = ("peak_allocated", "required", "peak_reserved")
 
 Share = tuple[float, float]
@@ -105,6 +108,11 @@ def residuals_of(name: str) -> Residuals:
 def residuals(case: TrainingCase) -> Residuals:
     """The bands of a case's class."""
     return residuals_of(residual_class(case))
+
+
+def simulated_residuals(case: TrainingCase) -> Residuals:
+    """The bands of a simulated case."""
+    return residuals_of(SIMULATED_3 if case.zero_stage == 3 else SIMULATED_0_2)
 
 
 def upper_required_bytes(case: TrainingCase, required_bytes: int) -> int:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from planner.grid.counts import counts_of
-from planner.tables import CPU, gpu
+from planner.tables import CPU, card_of, gpu
 from planner.training_case import TrainingCase
 
 FORWARD = 2  # a product and a sum for each weight
@@ -47,7 +47,7 @@ def work_of(case: TrainingCase) -> Work:
     counts, arch = counts_of(case), case.architecture
     blocks = FORWARD * (2 * counts.multiplied + counts.multiplied_trained)
     head = FORWARD * counts.head * (3 if counts.head_trained else 2)
-    card = None if case.device == CPU else gpu(case.device)
+    card = card_of(case.device)
     return Work(
         flops_per_token=float(blocks + head),
         flops_per_pair=SCORES * CAUSAL * PASSES * arch.q_width * arch.layers,

@@ -34,15 +34,18 @@ def run_case(case: dict[str, Any], trace_file: str = "") -> dict[str, Any]:
     mark("start")
     config = ds_config(case)
     model = prepare(case, model_of(case, config))
+    if case.get("engine") == "fsdp2":
+        sharded(case, model)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     trained = [p for p in model.parameters() if p.requires_grad]
     mark("model")
+    groups = sharing_sequences(case, model)
     optimizer = client_optimizer(case.get("optimizer", "deepspeed_adamw"), trained)
-    if case.get("engine") == "plain":
+    if case.get("engine") in ("plain", "fsdp2"):
         engine: Any = PlainLoop(model, optimizer)
     else:
         engine, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer, model_parameters=trained, config=config
+            model=model, optimizer=optimizer, model_parameters=trained, config=config, mpu=groups
         )
     del model, optimizer
     mark("engine")
@@ -60,6 +63,44 @@ def run_case(case: dict[str, Any], trace_file: str = "") -> dict[str, Any]:
         "step_s": step_s,
         "marks": mark.marks,
     }
+
+
+def sharded(case: dict[str, Any], model: Any) -> None:
+    """Each block, then what is left, under torch's FSDP2."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    how, types = case.get("fsdp") or {}, {"fp32": torch.float32, "bf16": torch.bfloat16, None: None}
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if how.get("fp32_params") else None,
+        reduce_dtype=types[how.get("reduce_dtype")],
+    )
+    if how.get("fp32_params"):
+        model.float()
+    keys = {"mesh": init_device_mesh("cuda", (case.get("world_size", 1),)), "mp_policy": policy}
+    for layer in model.model.layers:
+        fully_shard(layer, reshard_after_forward=how.get("reshard_after_forward", True), **keys)
+    fully_shard(model, **keys)
+
+
+def sharing_sequences(case: dict[str, Any], model: Any) -> Any:
+    """Ulysses as DeepSpeed puts it around transformers' attention; its groups of ranks, None without.
+
+    The fake group leaves what is received as it was: numbers that overflow, and steps that are left out.
+    """
+    if case.get("sequence_parallel", 1) == 1:
+        return None
+    import torch
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    torch.distributed.all_to_all_single = lambda output, input, **_: output.copy_(input)
+    return UlyssesSPAttentionHF.register_with_transformers(
+        model_name_or_path=model,
+        core_attn_implementation=case.get("attention", "sdpa"),
+        sequence_parallel_size=case["sequence_parallel"],
+        micro_batch_size=case["micro_batch"],
+    )
 
 
 class PlainLoop:
@@ -89,7 +130,8 @@ def client_optimizer(name: str, trained: list[Any]) -> Any:
     if name in ("deepspeed_adamw", "lion"):
         return None
     if name == "torch_adamw":
-        return torch.optim.AdamW(trained, lr=1e-4, foreach=True)
+        whole = not isinstance(trained[0], torch.distributed.tensor.DTensor)  # torch's own choice
+        return torch.optim.AdamW(trained, lr=1e-4, foreach=whole)
     if name == "torch_adamw_fused":
         return torch.optim.AdamW(trained, lr=1e-4, fused=True)
     if name in ("sgd", "sgd_momentum"):
@@ -112,7 +154,7 @@ def train(engine: Any, case: dict[str, Any], mark: Marks) -> list[float]:
     """A few optimizer steps on random tokens; seconds of each."""
     import torch
 
-    shape = (case["micro_batch"], case["seq_len"])
+    shape = (case["micro_batch"], case["seq_len"] // case.get("sequence_parallel", 1))
     vocab = case["hf_config"]["vocab_size"]
     seconds = []
     for step in range(int(os.environ.get("STEPS", "3"))):
@@ -127,6 +169,8 @@ def train(engine: Any, case: dict[str, Any], mark: Marks) -> list[float]:
             if case.get("packed"):
                 half = shape[1] // 2
                 extra["position_ids"] = torch.arange(half, device="cuda").repeat(2).expand(shape)
+            elif case.get("sequence_parallel", 1) > 1:
+                extra["position_ids"] = torch.arange(shape[1], device="cuda").expand(shape)
             loss = engine(input_ids=ids, labels=ids, **extra).loss
             mark(f"fwd{step}")
             engine.backward(loss)

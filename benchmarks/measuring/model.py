@@ -51,7 +51,8 @@ def model_of(case: dict[str, Any], config: dict[str, Any]) -> Any:
         hf.pad_token_id = None
     attention = case.get("attention", "sdpa")
     if case["method"] == "qlora":
-        return quantized(case, hf, dtype, attention)
+        make = gptq if case["quantization"].get("kind") == "gptq" else quantized
+        return make(case, hf, dtype, attention)
     if case.get("zero_stage", 0) == 3:
         with deepspeed.zero.Init(config_dict_or_path=config, dtype=dtype):
             return AutoModelForCausalLM.from_config(hf, attn_implementation=attention, dtype=dtype)
@@ -76,11 +77,11 @@ def quantized(case: dict[str, Any], hf: Any, dtype: Any, attention: str) -> Any:
         if q["bits"] == 4:
             new = bnb.nn.Linear4bit(
                 module.in_features, module.out_features, bias=bias, compute_dtype=dtype,
-                compress_statistics=q["double_quant"], quant_type=q["quant_type"],
+                compress_statistics=q["double_quant"], quant_type=q["quant_type"], quant_storage=dtype,
             )  # fmt: skip
             new.weight = bnb.nn.Params4bit(
                 module.weight.data, requires_grad=False, quant_type=q["quant_type"],
-                compress_statistics=q["double_quant"],
+                compress_statistics=q["double_quant"], quant_storage=dtype,
             )  # fmt: skip
         else:
             new = bnb.nn.Linear8bitLt(
@@ -99,6 +100,19 @@ def quantized(case: dict[str, Any], hf: Any, dtype: Any, attention: str) -> Any:
                 parameter.data = parameter.data.float()
     assert prepare_model_for_kbit_training is not None
     return model
+
+
+def gptq(case: dict[str, Any], hf: Any, dtype: Any, attention: str) -> Any:
+    """GPTQModel's layers in the place of those of each block, as if they came from a file."""
+    from optimum.gptq import GPTQQuantizer
+    from transformers import AutoModelForCausalLM
+
+    q = case["quantization"]
+    model = AutoModelForCausalLM.from_config(hf, attn_implementation=attention, dtype=dtype)
+    packer = GPTQQuantizer(
+        bits=q["bits"], group_size=q.get("group_size", 128), desc_act=False, sym=True, backend="auto_trainable"
+    )  # fmt: skip
+    return packer.post_init_model(packer.convert_model(model, device_map={"": "cuda:0"}).cuda())
 
 
 def prepare(case: dict[str, Any], model: Any) -> Any:

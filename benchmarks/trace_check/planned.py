@@ -8,7 +8,8 @@ from planner.memory.arena import Arena, Buffer
 from planner.network.build import build_network
 from planner.network.loss import stock_loss
 from planner.network.run import ForwardPass
-from planner.tape.autograd import Parameter, Tape, Workspaces
+from planner.tape.autograd import Parameter, Tape
+from planner.tape.kernels import Workspaces
 from planner.training import TOKEN_BYTES
 from planner.training_case import TrainingCase
 

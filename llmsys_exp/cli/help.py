@@ -67,7 +67,7 @@ _FLAGS = {
                         estimate, simulate (the real code on shapes), dryrun (a GPU runs one rank for real)
   --snapshot FILE.pickle  what a simulation held, for pytorch.org/memory_viz
   --timeline FILE.png   what a simulation held, by part, from request to request (.svg, .pdf)
-  --rank N              which rank is simulated or dry-run (0)
+  --rank N              which rank (0); without --tier these three ask for a simulation
   --search WHAT         where a dry run really ends: limit, micro_batch, length
   --allow-shared        dry-run although others use the GPU""".lstrip("\n"),
 }

@@ -74,13 +74,18 @@ def take_values(arguments: Sequence[str], takes: Mapping[str, str]) -> tuple[dic
             rest.append(text)
             continue
         if not equals:
-            value = waiting.pop(0) if waiting and not waiting[0].startswith("-") else ""
+            value = waiting.pop(0) if waiting and not _is_flag(waiting[0]) else ""
         if not value:
             raise UserError(f"{flag} needs a value", do=f"Write {flag} {takes[flag]}")
         if flag in values:
             raise UserError(f"{flag} is given twice", where=f"{values[flag]} and {value}", do="Keep one")
         values[flag] = value
     return values, rest
+
+
+def _is_flag(text: str) -> bool:
+    """Whether no value begins so: a number below zero is one, for whoever refuses it by what it means."""
+    return text.startswith("-") and not text[1:].isdigit()
 
 
 def take_repeated(arguments: Sequence[str], flag: str, what: str) -> tuple[list[str], list[str]]:

@@ -14,6 +14,7 @@ from llmsys_exp.report.console import Console
 
 if TYPE_CHECKING:
     from llmsys_exp.plan.recommend import Advice
+    from llmsys_exp.plan.recommend_simulated import SimulatedAdvice
 
 BEST = 2
 MOST = 20
@@ -66,17 +67,18 @@ def _save_path(name: str | None, overrides: Sequence[str], *, force: bool) -> Pa
 def _recommend(
     overrides: Sequence[str], best: int, save_to: Path | None, *, force: bool, as_json: bool
 ) -> int:
-    from llmsys_exp.plan.recommend import advice_to_dict, recommend
+    from llmsys_exp.plan.recommend import recommend
 
-    advice = recommend(overrides, best=best)
-    fitting = [item for item in advice if item.found is not None and item.found.answers]
+    notes = Console.on(sys.stderr if as_json else sys.stdout)
+    advice = recommend(overrides, best=best, tell=lambda text: notes.line(f"  {text}"))
+    fitting = [item for item in advice if item.fits]
     if as_json:
-        content = [advice_to_dict(item) for item in advice]
+        content = [item.to_dict() for item in advice]
         sys.stdout.write(json.dumps({"overrides": list(overrides), "methods": content}, indent=2) + "\n")
     else:
-        from llmsys_exp.report.recommend_text import show_advice
+        from llmsys_exp.report.recommend_text import show
 
-        show_advice(Console.on(sys.stdout), advice)
+        show(Console.on(sys.stdout), advice)
     if not fitting:
         return EXIT_DOES_NOT_FIT
     if save_to is not None:
@@ -84,18 +86,12 @@ def _recommend(
     return EXIT_OK
 
 
-def _save(overrides: Sequence[str], item: Advice, path: Path, *, force: bool, quiet: bool) -> None:
+def _save(
+    overrides: Sequence[str], item: Advice | SimulatedAdvice, path: Path, *, force: bool, quiet: bool
+) -> None:
     from llmsys_exp.config.experiment_file import USER_CONF, write_experiment
-    from llmsys_exp.plan.recommend import CPU, settings_of
 
-    assert item.found is not None
-    answer = item.found.answers[0]
-    settings = settings_of(answer.case, on_cpu=item.config.hardware.gpu == CPU)
-    settings["training.dtype"] = item.config.training.dtype.value
-    comment = (
-        f"Recommended: {answer.step_s:.2f} s a step, {answer.tokens_per_s:,.0f} tokens/s (estimates), "
-        f"{answer.label} in the memory of {item.config.hardware.gpu}."
-    )
+    settings, comment = item.chosen()
     write_experiment(path, overrides, settings, comment=comment, force=force)
     if not quiet:
         folder = f" --config-dir {USER_CONF}" if path.is_relative_to(USER_CONF) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llmsys_exp.cli.options import Options, take_repeated, take_values
 from llmsys_exp.cli.sweep_go import check_here, console_of, go, opened
@@ -36,7 +36,8 @@ def retry(rest: list[str], options: Options) -> int:
         if has_kind(now, wanted)
     }
     console = console_of(options)
-    kept = _still_skipped(sweep, {n: now for n, now in again.items() if ledger.states()[n].state == SKIPPED})
+    skipped = {n: now for n, now in again.items() if ledger.states()[n].state == SKIPPED}
+    kept = _still_skipped(sweep, skipped, console.line)
     check_here(sweep, how, {number: now for number, now in again.items() if number not in kept})
     numbers = reopen(ledger, wanted, settings, leave=kept)
     for number, why in list(kept.items())[:SHOWN]:
@@ -53,13 +54,15 @@ def retry(rest: list[str], options: Options) -> int:
     return go(paths, sweep, how, options, detach=detach)
 
 
-def _still_skipped(sweep: Sweep, skipped: Mapping[int, PointState]) -> dict[int, str]:
+def _still_skipped(
+    sweep: Sweep, skipped: Mapping[int, PointState], tell: Callable[[str], None]
+) -> dict[int, str]:
     """Ask the gate about skipped points."""
     if not skipped:
         return {}
     from llmsys_exp.sweeps.gate.again import still_skipped  # slow to import, and seldom needed
 
-    return still_skipped(sweep, skipped)
+    return still_skipped(sweep, skipped, tell=tell)
 
 
 def _check_settings(settings: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ SETTING_OF = {
     "micro_batch": "training.micro_batch",
     "grad_accum": "training.grad_accum",
     "seq_len": "data.max_length",
+    "attention": "training.attention",
     "lora.target_modules": "method.lora.targets",
     "lora.use_dora": "method.lora.use_dora",
     "lora.train_base": "method.lora.train_base",

@@ -29,6 +29,6 @@ def worker_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _limit_of_unknown(config: Config) -> int | None:
-    from llmsys_exp.plan.simulated import case_of
+    from llmsys_exp.plan.simulations import case_of
 
     return allocator_limit_bytes(config, case_of(config))

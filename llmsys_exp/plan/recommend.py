@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.schema import Config, MethodKind
 from llmsys_exp.errors import ConfigError, UserError
+from llmsys_exp.plan.recommend_simulated import SimulatedAdvice, recommend_simulated
 from llmsys_exp.plan.resolve import CPU, Opened, open_job
+from llmsys_exp.plan.simulations import Simulations
+from llmsys_exp.plan.unknown import is_unknown_model
 from planner.choose import axes_of, sizes_of
 from planner.search import Answer, Found, Miss, Room, kind, options, search
 from planner.training_case import TrainingCase
@@ -55,13 +58,69 @@ class Advice:
                 nearest.setdefault(kind(miss.option.case), miss)
         return list(nearest.values())[:FASTER_SHOWN]
 
+    @property
+    def fits(self) -> bool:
+        """Whether anything does."""
+        return self.found is not None and bool(self.found.answers)
 
-def recommend(overrides: Sequence[str], *, best: int) -> list[Advice]:
-    """Search every method that the overrides leave open.
+    def chosen(self) -> tuple[dict[str, Any], str]:
+        """The settings of the best answer, and a comment on it."""
+        assert self.found is not None
+        answer = self.found.answers[0]
+        settings = settings_of(answer.case, on_cpu=self.config.hardware.gpu == CPU)
+        settings["training.dtype"] = self.config.training.dtype.value
+        return settings, (
+            f"Recommended: {answer.step_s:.2f} s a step, {answer.tokens_per_s:,.0f} tokens/s (estimates), "
+            f"{answer.label} in the memory of {self.config.hardware.gpu}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        if self.found is None:
+            return {"method": self.method, "refused": self.refused}
+        budget = self.room.gpu_bytes
+        return {
+            "method": self.method,
+            "budget_gib": None if budget is None else round(gib(budget), 3),
+            "considered": self.found.considered,
+            "played": self.found.played,
+            "answers": [_answer_to_dict(self, answer) for answer in self.found.answers],
+            "faster": [
+                {
+                    "settings": settings_of(miss.option.case),
+                    "needs_about_gib": round(gib(miss.needs_bytes), 3),
+                    "where": miss.where,
+                    "tokens_per_s": round(miss.option.tokens_per_s),
+                }
+                for miss in self.faster
+            ],
+        }
+
+
+def recommend(
+    overrides: Sequence[str], *, best: int, tell: Callable[[str], None] = lambda text: None
+) -> list[Advice] | list[SimulatedAdvice]:
+    """Search every method that the overrides leave open; a family that no formula knows is simulated.
+
+    Args:
+        overrides: the job.
+        best: answers for each method.
+        tell: hears what is simulated.
 
     Raises:
         UserError: when no method can be planned at all, with the reasons.
     """
+    config = compose_config(overrides)
+    if is_unknown_model(config):
+        if config.hardware.gpu == CPU:
+            raise UserError(
+                "Nothing is recommended for this model on the CPU",
+                where=f"model.path={config.model.path}",
+                why="Its family is not known to the formula, and only jobs on GPUs are simulated",
+                do="Name a GPU, such as hardware=a100_80gb, or train it with what you give: gate=off",
+            )
+        simulations = Simulations(tell, keep=True)
+        return recommend_simulated(overrides, _methods(overrides), best=best, simulations=simulations)
     advice = [_for_method(overrides, method, best) for method in _methods(overrides)]
     if all(item.found is None for item in advice):
         raise ConfigError([UserError(reason) for reason in dict.fromkeys(item.refused for item in advice)])
@@ -111,29 +170,6 @@ def settings_of(case: TrainingCase, *, on_cpu: bool = False) -> dict[str, Any]:
         settings["training.liger"] = case.liger
         settings["training.expandable_segments"] = case.expandable_segments
     return settings
-
-
-def advice_to_dict(advice: Advice) -> dict[str, Any]:
-    """Plain values for `--json`."""
-    if advice.found is None:
-        return {"method": advice.method, "refused": advice.refused}
-    budget = advice.room.gpu_bytes
-    return {
-        "method": advice.method,
-        "budget_gib": None if budget is None else round(gib(budget), 3),
-        "considered": advice.found.considered,
-        "played": advice.found.played,
-        "answers": [_answer_to_dict(advice, answer) for answer in advice.found.answers],
-        "faster": [
-            {
-                "settings": settings_of(miss.option.case),
-                "needs_about_gib": round(gib(miss.needs_bytes), 3),
-                "where": miss.where,
-                "tokens_per_s": round(miss.option.tokens_per_s),
-            }
-            for miss in advice.faster
-        ],
-    }
 
 
 def _answer_to_dict(advice: Advice, answer: Answer) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from llmsys_exp.plan.settling import (
     settle_optimizer,
     speed_is_forecast,
 )
+from llmsys_exp.plan.simulations import Simulations
 from llmsys_exp.plan.unknown import Unknown, is_unknown_model, settle_unknown
 from planner.choose import axes_of, choose, option_of
 from planner.grid.structures import structures
@@ -94,7 +95,7 @@ def resolve(config: Config, *, tell: Callable[[str], None] = lambda text: None) 
         UserError: where nothing can be forecast, and the gate does not let that pass.
     """
     if is_unknown_model(config):
-        return plan_of(settle_unknown(config, tell=tell))
+        return plan_of(settle_unknown(config, Simulations(tell)))
     return forecast_settled(settle(config))
 
 

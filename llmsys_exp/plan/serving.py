@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,26 +12,21 @@ from llmsys_exp.config.schema import AUTO, Config
 from llmsys_exp.errors import ConfigError, UserError
 from llmsys_exp.plan.case import CPU, hf_config
 from llmsys_exp.plan.resolve import Choice
+from llmsys_exp.plan.serving_call import ALL, MOST_AT_ONCE_CPU, NO_LIMIT, plan_call, with_batch
 from llmsys_exp.plan.serving_case import (
     TRANSFORMERS,
     Demand,
     fix_of,
-    generation_case,
     in_settings,
+    sglang_content,
     starts_sglang,
 )
 from llmsys_exp.plan.serving_checks import check_server, check_serving
 from llmsys_exp.plan.serving_choices import Started, settle_sglang
 from llmsys_exp.plan.serving_work import Work, measure_work
 from planner.serving.forecast import GenerationForecast, ServingForecast
-from planner.serving.generate import TIGHT_SHARE, budget_bytes, forecast_generation, largest_batch
 from planner.units import ceil_div
 
-ALL = "all"
-MOST_AT_ONCE = 64
-"""Prompts of a batch on a GPU, where more would fit: the longest answer of a batch holds up the others."""
-MOST_AT_ONCE_CPU = 16
-NO_LIMIT = "not compared with a limit"
 PLAIN_ARGUMENTS = (
     "mem_fraction_static", "context_length", "chunked_prefill_size", "cuda_graph_max_bs", "max_total_tokens",
     "kv_cache_dtype", "quantization", "tp_size", "dp_size", "attention_backend", "sampling_backend",
@@ -53,6 +48,7 @@ class ServingPlan:
         fix: the cheapest change, as overrides.
         python: interpreter of SGLang's environment.
         notes: what the forecast does not cover.
+        content: the case in the case format, for another tier.
     """
 
     config: Config
@@ -64,6 +60,7 @@ class ServingPlan:
     fix: str | None = None
     python: str | None = None
     notes: tuple[str, ...] = ()
+    content: Mapping[str, Any] | None = None
 
     @property
     def fits(self) -> bool:
@@ -115,6 +112,8 @@ def serving_plan(
     python: str | None = None,
     engine_version: str | None = None,
     model_folder: str | Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    formula: bool = False,
 ) -> ServingPlan:
     """Choose every open setting of the inference engine and forecast what it needs.
 
@@ -124,6 +123,8 @@ def serving_plan(
         python: interpreter of SGLang's environment, for the record.
         engine_version: of SGLang there. None: the newest that the planner knows.
         model_folder: the folder that will be served, where the configuration names none.
+        tell: hears what is simulated, where no formula knows the model.
+        formula: simulate nothing.
 
     Raises:
         ConfigError: naming everything that cannot start or contradicts.
@@ -134,7 +135,10 @@ def serving_plan(
         return _elsewhere(config, work)
     try:
         demand = Demand(_shape(config, model_folder), work, engine_version)
-        plan = _sglang(config, demand) if starts_sglang(config) else _transformers(config, demand)
+        if starts_sglang(config):
+            plan = _sglang(config, demand)
+        else:
+            plan = _transformers(config, demand, tell, formula=formula)
     except planner.CaseError as error:
         raise ConfigError([UserError(in_settings(text)) for text in error.problems]) from error
     return replace(plan, python=python, notes=(*plan.notes, *_unused(config)))
@@ -157,7 +161,7 @@ def _shape(config: Config, model_folder: str | Path | None) -> Mapping[str, Any]
 def _sglang(config: Config, demand: Demand) -> ServingPlan:
     check_serving(config, demand)
     started = settle_sglang(config, demand)
-    settled, batch = _with_batch(config, ALL, "SGLang itself decides how many it answers at a time")
+    settled, batch = with_batch(config, ALL, "SGLang itself decides how many it answers at a time")
     inference = replace(settled.inference, sglang=started.settings)
     label, cause, fix = _verdict(config, started)
     return ServingPlan(
@@ -169,6 +173,7 @@ def _sglang(config: Config, demand: Demand) -> ServingPlan:
         cause=cause,
         fix=fix,
         notes=(demand.work.describe(), *_notes(config, started, demand.engine_version)),
+        content=sglang_content(config, started.settings, demand, requests=started.case.max_running_requests),
     )
 
 
@@ -198,58 +203,31 @@ def _notes(config: Config, started: Started, engine_version: str | None) -> list
     return notes
 
 
-def _transformers(config: Config, demand: Demand) -> ServingPlan:
+def _transformers(
+    config: Config, demand: Demand, tell: Callable[[str], None], *, formula: bool
+) -> ServingPlan:
     work = demand.work
     try:
         check_serving(config, demand)
-        case = generation_case(config, demand, batch_size=1)
+        call = plan_call(config, demand, tell=tell, formula=formula)
     except planner.CaseError as error:  # the worker may know a family that the planner does not
-        settled, batch = _with_batch(config, MOST_AT_ONCE_CPU, "keeps the processor busy")
+        settled, batch = with_batch(config, MOST_AT_ONCE_CPU, "keeps the processor busy")
         return ServingPlan(settled, batch, work, None, NO_LIMIT, notes=(f"no forecast: {error}",))
-    budget = budget_bytes(case)
-    room = None if budget is None else largest_batch(case, int(budget * (1 - TIGHT_SHARE)))
-    chosen, reason = _largest(config, work, room)
-    settled, batch = _with_batch(config, chosen, reason)
-    size, notes = settled.inference.batch_size, (work.describe(),)
-    if size == ALL:
-        notes = (*notes, "all: continuous batching takes what memory is left; one batch is forecast")
-    count = chosen if size == ALL else min(int(size), work.prompts)
-    forecast = forecast_generation(replace(case, batch_size=max(1, count)))
-    label, notes = forecast.label or NO_LIMIT, (*notes, *forecast.notes)
-    fix = None if forecast.fits in (None, True) else _fix_of_call(forecast.fix)
-    return ServingPlan(settled, batch, work, forecast, label, forecast.cause, fix, notes=notes)
-
-
-def _fix_of_call(fix: str | None) -> str:
-    """The planner's change as overrides, where there is one and a setting for it."""
-    if fix is None or "quantization" in fix or "input_tokens" in fix:
-        return "a larger GPU, a model that is stored quantised, or inference.engine=sglang over more GPUs"
-    return in_settings(fix)
-
-
-def _largest(config: Config, work: Work, fitting: int | None) -> tuple[int, str]:
-    """The batch of transformers: what fits, within what helps."""
-    on_cpu = config.hardware.gpu == CPU
-    most = MOST_AT_ONCE_CPU if on_cpu else MOST_AT_ONCE
-    if fitting is not None and fitting < most:
-        return max(1, fitting), "the most whose cache and logits fit beside the weights"
-    if work.prompts < most and not work.assumed:
-        return work.prompts, "all prompts of the file"
-    if on_cpu:
-        return most, "keeps the processor busy"
-    return most, "more would fit, but the longest answer of a batch holds up the others"
+    cause = None if call.forecast is None else call.forecast.cause
+    return ServingPlan(
+        call.config,
+        call.choices,
+        work,
+        call.forecast,
+        call.label,
+        cause,
+        call.fix,
+        notes=call.notes,
+        content=call.content,
+    )
 
 
 def _elsewhere(config: Config, work: Work) -> ServingPlan:
     """A server that somebody else has started: nothing to plan but how much it gets at a time."""
-    settled, batch = _with_batch(config, ALL, "the server itself decides how many it answers at a time")
+    settled, batch = with_batch(config, ALL, "the server itself decides how many it answers at a time")
     return ServingPlan(settled, batch, work, None, NO_LIMIT, notes=(work.describe(),))
-
-
-def _with_batch(config: Config, value: int | str, reason: str) -> tuple[Config, tuple[Choice, ...]]:
-    """Settle how many prompts one call gets: as the user says, else `value`."""
-    given = config.inference.batch_size
-    if given != AUTO:
-        return config, (Choice("inference.batch_size", given, "as set", given=True),)
-    inference = replace(config.inference, batch_size=value)
-    return replace(config, inference=inference), (Choice("inference.batch_size", value, reason, given=False),)

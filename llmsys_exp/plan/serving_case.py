@@ -74,6 +74,15 @@ def sglang_case(
     Raises:
         planner.CaseError: when the planner refuses it.
     """
+    parsed = parse_serving_case(sglang_content(config, settings, demand, requests=requests))
+    assert isinstance(parsed, ServingCase)
+    return parsed
+
+
+def sglang_content(
+    config: Config, settings: SglangConfig, demand: Demand, *, requests: int | None
+) -> dict[str, Any]:
+    """The same in the case format, which any tier of `planner.predict` takes."""
     on_cpu = config.hardware.gpu == CPU
     case = {
         "kind": "serve",
@@ -96,9 +105,7 @@ def sglang_case(
     open_settings = ("mem_fraction_static", "context_length", "cuda_graph_max_bs", "chunked_prefill_size",
                      "tp_size", "dp_size")  # fmt: skip
     case |= {key: _given(getattr(settings, key)) for key in open_settings}
-    parsed = parse_serving_case({key: value for key, value in case.items() if value is not None})
-    assert isinstance(parsed, ServingCase)
-    return parsed
+    return {key: value for key, value in case.items() if value is not None}
 
 
 def _mean_within(context: Any, work: Work) -> int:
@@ -113,6 +120,13 @@ def generation_case(config: Config, demand: Demand, *, batch_size: int) -> Gener
     Raises:
         planner.CaseError: when the planner refuses it.
     """
+    parsed = parse_serving_case(generation_content(config, demand, batch_size=batch_size))
+    assert isinstance(parsed, GenerationCase)
+    return parsed
+
+
+def generation_content(config: Config, demand: Demand, *, batch_size: int) -> dict[str, Any]:
+    """The same in the case format, which any tier of `planner.predict` takes."""
     on_cpu = config.hardware.gpu == CPU
     case: dict[str, Any] = {
         "kind": "serve",
@@ -126,9 +140,7 @@ def generation_case(config: Config, demand: Demand, *, batch_size: int) -> Gener
         "output_tokens": demand.work.new_tokens,
         "memory_limit_gib": _host_limit_gib(config) if on_cpu else None,
     }
-    parsed = parse_serving_case({key: value for key, value in case.items() if value is not None})
-    assert isinstance(parsed, GenerationCase)
-    return parsed
+    return {key: value for key, value in case.items() if value is not None}
 
 
 def card(config: Config, *, margin_gib: float = 0.0) -> dict[str, Any]:

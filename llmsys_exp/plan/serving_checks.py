@@ -14,7 +14,7 @@ from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.serving_case import TRANSFORMERS, Demand, starts_sglang
 from llmsys_exp.plan.serving_work import NO_TEMPLATE
 from llmsys_exp.workers.data.templates import template_file
-from planner.serving.model import served_model
+from planner.serving.model import is_served, served_model
 
 LEAST_CAPABILITY = {"w8a8_fp8": (8, 9), "w8a8_int8": (7, 5), "fp8": (8, 0), "mxfp4": (8, 0), "awq": (8, 0)}
 """Of ways to quantise. Source: SGLang 0.5.17 `srt/layers/quantization/*: get_min_capability`."""
@@ -28,10 +28,22 @@ def check_serving(config: Config, demand: Demand) -> None:
         ConfigError: naming every problem.
     """
     problems = [*_text_problems(config), *_length_problems(config, demand)]
+    if starts_sglang(config) and not is_served(demand.shape):
+        raise ConfigError([_unknown(demand)])
     if starts_sglang(config):
         problems = [*capability_problems(config, demand), *_sglang_problems(config), *problems]
     if problems:
         raise ConfigError(problems)
+
+
+def _unknown(demand: Demand) -> UserError:
+    family = demand.shape.get("model_type")
+    return UserError(
+        f"The settings of an SGLang start are chosen by formula, and none knows {family}",
+        where="inference.engine",
+        do="Use inference.engine=transformers, which is simulated; python -m planner predict CASES.jsonl "
+        "--tier simulate forecasts an SGLang start with given settings (docs/simulate.md)",
+    )
 
 
 def check_server(config: Config) -> None:
@@ -135,9 +147,19 @@ def _chunk_problem(settings: SglangConfig) -> Iterator[UserError]:
         yield UserError("inference.sglang.chunked_prefill_size=0 means nothing", do="-1 turns chunks off")
 
 
+def _most_positions(demand: Demand) -> int | None:
+    """Tokens that a model knows; of an unknown family what its configuration says, if it does."""
+    if is_served(demand.shape):
+        return served_model(demand.shape).max_positions
+    most = demand.shape.get("max_position_embeddings")
+    return most if isinstance(most, int) and most > 0 else None
+
+
 def _length_problems(config: Config, demand: Demand) -> Iterator[UserError]:
     """Prompts and answers that no context holds, as far as bytes tell; the worker counts tokens."""
-    work, most = demand.work, served_model(demand.shape).max_positions
+    work, most = demand.work, _most_positions(demand)
+    if most is None:
+        return
     given = config.inference.sglang.context_length
     ours = config.inference.engine != TRANSFORMERS and given != AUTO
     if ours and int(given) > most and starts_sglang(config):

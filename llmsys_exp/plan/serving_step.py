@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llmsys_exp.config.schema import Config, Step
@@ -15,10 +16,17 @@ def only_serves(config: Config) -> bool:
     return list(config.steps) == [Step.infer]
 
 
-def plan_serving(config: Config) -> ServingPlan | None:
+def plan_serving(
+    config: Config, *, tell: Callable[[str], None] = lambda text: None, formula: bool = False
+) -> ServingPlan | None:
     """Plan the engine of the step `infer`; None where there is no such step, or nothing of its own to plan.
 
     After training, the transformers engine needs less than training did.
+
+    Args:
+        config: of the whole run.
+        tell: hears what is simulated, where no formula knows the model.
+        formula: simulate nothing.
 
     Raises:
         UserError: naming what contradicts or cannot start.
@@ -43,4 +51,6 @@ def plan_serving(config: Config) -> ServingPlan | None:
         prompts_file=named,
         python=python if ours else None,
         engine_version=sglang_version(python) if ours else None,
+        tell=tell,
+        formula=formula,
     )

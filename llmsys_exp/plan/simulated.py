@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import planner
-from llmsys_exp.calibrate.apply import calibration_of
-from llmsys_exp.config.folders import shipped_path
 from llmsys_exp.config.schema import AUTO, Config, Device
 from llmsys_exp.config.tree import copy_of, put_at, value_at
 from llmsys_exp.plan.batch import micro_batch_options, settle_batch
 from llmsys_exp.plan.budget import budget_bytes
-from llmsys_exp.plan.case import case_content, hf_config, world_size
+from llmsys_exp.plan.case import hf_config, world_size
 from llmsys_exp.plan.settling import Choice, shown
+from llmsys_exp.plan.simulations import Simulations, case_of
 from planner.errors import CaseError, NotSimulated
 from planner.forecasting import device_extra_bytes
 from planner.units import GIB, gib
@@ -51,27 +50,28 @@ ON_SEVERAL = (
 """What is tried, the fastest first; each costs seconds, so there are few."""
 
 
+def usual_ways(ranks: int) -> tuple[Shape, ...]:
+    """Return the usual ways of a job, the fastest first."""
+    return ON_SEVERAL if ranks > 1 else ON_ONE
+
+
 class Search:
     """Simulations of one job under several settings.
 
     Args:
         config: the job; what follows from hardware alone is settled.
-        rank: whose memory is simulated.
-        tell: hears what is simulated now.
+        simulations: runs them.
     """
 
-    def __init__(self, config: Config, *, rank: int, tell: Callable[[str], None]) -> None:
-        self._config, self._rank, self._tell = config, rank, tell
-        self._dtype = config.training.dtype.value
+    def __init__(self, config: Config, simulations: Simulations) -> None:
+        self._config, self._simulations = config, simulations
         self._budget: int | None = None
         self._tried = 0
         self._not_known = NOT_KNOWN.format(hf_config(config)["model_type"])
 
     def trained_numel(self) -> int:
         """Count what is trained; raises CaseError as `run` does."""
-        from planner.simulate.tier import trained_numel
-
-        return trained_numel(self._content(self._config), **own_code(self._config))
+        return self._simulations.trained_numel(self._config)
 
     def run(self, choices: list[Choice]) -> tuple[Simulation, planner.Verdict]:
         """Choose, write what was chosen into the configuration, and return how it does.
@@ -92,7 +92,7 @@ class Search:
         """What is given, with what is open as each of the usual ways has it, where that goes together."""
         shapes: list[Shape] = []
         refused: list[CaseError] = []
-        for way in ON_SEVERAL if world_size(self._config) > 1 else ON_ONE:
+        for way in usual_ways(world_size(self._config)):
             given = {key: value_at(self._config, key) for key in way if not is_open(self._config, key)}
             shape = {**way, **given}
             if shape in shapes:
@@ -143,21 +143,12 @@ class Search:
         return best
 
     def _simulated(self, shape: Shape, micro: int) -> Simulation:
-        from planner.simulate.tier import simulation
-
-        if not self._tried:
-            self._tell(self._not_known)
+        self._simulations.introduce(self._not_known)
         self._tried += 1
         config = self._with(shape, micro)
-        said = [f"{key}={shown(value)}".lower() for key, value in shape.items() if is_open(self._config, key)]
-        said += [f"{MICRO}={micro}"] if is_open(self._config, MICRO) else []
-        self._tell(f"simulating {' '.join(said) or 'the real code on shapes'} ...")
-        found = simulation(
-            self._content(config),
-            ranks_per_node=config.hardware.gpus_per_node,
-            rank=self._rank,
-            **own_code(config),
-        )
+        tried = {MICRO: micro, **shape}  # in this order: a terminal may cut what comes last
+        said = [f"{key}={shown(value)}".lower() for key, value in tried.items() if is_open(self._config, key)]
+        found = self._simulations.of(config, " ".join(said) or "the real code on shapes")
         extra = device_extra_bytes(case_of(config))
         notes = (self._not_known, *found.forecast.notes)
         return replace(found, forecast=replace(found.forecast, device_extra_bytes=extra, notes=notes))
@@ -183,9 +174,6 @@ class Search:
             settle_batch(config, micro, [], make=Choice)
         return config
 
-    def _content(self, config: Config) -> dict[str, Any]:
-        return case_content(config, dtype=self._dtype)
-
     def _record(self, shape: Shape, choices: list[Choice], *, fits: bool) -> None:
         room = "; no limit is known"
         if self._budget is not None:
@@ -197,30 +185,6 @@ class Search:
             given = not is_open(self._config, key)
             put_at(self._config, key, value)
             choices.append(Choice(key, shown(value), "as set" if given else why, given))
-
-
-def case_of(config: Config) -> planner.TrainingCase:
-    """Return the case of a configuration; its architecture is sizes alone, and stands for no graph.
-
-    Raises:
-        CaseError: for settings that contradict each other.
-        NotSimulated: for what cannot be simulated here.
-    """
-    from planner.simulate.tier import readable
-
-    dtype = config.training.dtype.value
-    case, _ = readable(case_content(config, dtype=dtype), **own_code(config))
-    measured = calibration_of(config.hardware.gpu, dtype=dtype, ranks=world_size(config))
-    return case if measured is None else replace(case, calibration=measured)
-
-
-def own_code(config: Config) -> dict[str, Any]:
-    """Where a model may have brought code of its own, and whether it may be run."""
-    path = config.model.path
-    return {
-        "folder": None if path is None else shipped_path(path),
-        "trust": config.model.trust_remote_code,
-    }
 
 
 def is_open(config: Config, key: str) -> bool:

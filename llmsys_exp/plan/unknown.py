@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from llmsys_exp.plan.simulated import (
     Search,
     is_open,
 )
+from llmsys_exp.plan.simulations import Simulations
 from planner.errors import CaseError, NotSimulated
 from planner.forecasting import is_unknown
 from planner.simulate.quiet import same_environment
@@ -51,6 +51,14 @@ class Unknown:
     why_not: str = ""
 
 
+class NotForecast(UserError):
+    """Nothing can be forecast; `startable` says whether all that a forecast would choose is given."""
+
+    def __init__(self, what: str, *, where: str, do: str, startable: bool) -> None:
+        super().__init__(what, where=where, do=do)
+        self.startable = startable
+
+
 def is_unknown_model(config: Config) -> bool:
     """Whether a model is of a family that the formula does not know; one that cannot be read is not."""
     if config.model.path is None or config.model.entry is not None or is_mlp(config):
@@ -61,17 +69,16 @@ def is_unknown_model(config: Config) -> bool:
         return False
 
 
-def settle_unknown(config: Config, *, rank: int = 0, tell: Callable[[str], None]) -> Unknown:
+def settle_unknown(config: Config, simulations: Simulations) -> Unknown:
     """Choose every open setting by simulations.
 
     Args:
         config: with `auto` in it or without.
-        rank: whose memory is simulated.
-        tell: hears what is simulated now.
+        simulations: runs them.
 
     Raises:
         ConfigError: naming everything that contradicts or is unknown.
-        UserError: where nothing can be forecast, and the gate does not let that pass.
+        NotForecast: where nothing can be forecast, and the gate does not let that pass.
     """
     check_settings(config)
     config = copy_of(config)
@@ -79,7 +86,7 @@ def settle_unknown(config: Config, *, rank: int = 0, tell: Callable[[str], None]
     settle_dtype(config, choices)
     settle_optimizer(config, choices)
     settle_expandable(config, choices)
-    search = Search(config, rank=rank, tell=tell)
+    search = Search(config, simulations)
     try:
         # torch and DeepSpeed set variables of their own, which are not for the workers that may follow
         with same_environment():
@@ -97,14 +104,16 @@ def _not_forecast(config: Config, choices: list[Choice], why: str) -> Unknown:
     _settle_the_obvious(config, choices)
     missing = {key: value for key, value in _samples(config).items() if is_open(config, key)}
     closed = config.gate.policy in (GatePolicy.error, GatePolicy.skip)
-    if closed or missing or Device.nvme in (config.offload.optimizer, config.offload.param):
+    on_nvme = Device.nvme in (config.offload.optimizer, config.offload.param)
+    if closed or missing or on_nvme:
         wanted = {"gate": "off"} if closed else {}
         given = " ".join(f"{key}={value}" for key, value in {**wanted, **missing}.items())
         do = f"Change that, or to run it all the same give {given}"
-        raise UserError(
+        raise NotForecast(
             f"Nothing is forecast for this model: its family is not known to the formula, and {why}",
             where=f"model.path={config.model.path}",
             do=do if given else "Set the offload to cpu or none",
+            startable=not missing and not on_nvme,
         )
     for key in (STAGE, OPTIMIZER, PARAM, RECOMPUTE):
         if key not in {choice.key for choice in choices}:

@@ -52,7 +52,7 @@ def write_output(console: Console, tables: TableOptions, rows: Sequence[Row]) ->
     for flag, path in tables.files.items():
         try:
             content, note = _CONTENTS[flag](path, tables, rows)
-            write_whole(path, content)
+            write_whole(path, content, force=tables.force)
             console.line(f"Wrote {path}{note}")
         except UserError as error:
             problems.append(error)

@@ -21,6 +21,7 @@ SMALL_BYTES = GIB // 4
 """A job whose peak is below this is told in MiB."""
 NO_LIMIT = "not compared with a limit"
 NOT_FORECAST = "not forecast"
+ESTIMATE = "estimate"
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -147,7 +148,7 @@ def show_value(value: Any) -> str:
 
 def _evidence(forecast: Forecast) -> str:
     residuals = forecast.residuals
-    formula = "the formula's errors on " if forecast.tier != "formula" else ""
+    formula = "the formula's errors on " if forecast.tier == ESTIMATE else ""
     if not residuals.rows:
         return f"{formula}the widest of all classes ({residuals.name})"
     return f"{formula}{residuals.rows} measured jobs of its class ({residuals.name})"

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from llmsys_exp.calibrate.apply import PREFIX as CALIBRATED
 from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.recommend import Advice
+from llmsys_exp.plan.recommend_simulated import SimulatedAdvice, Way
 from llmsys_exp.report.console import Console, gib
 from planner.search import Answer, Miss
 from planner.training_case import TrainingCase
 
 HEAD = ["", "stage", "offload", "recompute", "liger", "batch", "needs", "left", "host", "s/step", "tokens/s"]
+SIMULATED_HEAD = ["", "stage", "offload", "recompute", "batch", "needs", "left", "host"]
 RIGHT = (6, 7, 8, 9, 10)
+
+
+def show(console: Console, advice: Sequence[Advice | SimulatedAdvice]) -> None:
+    """Write every method's answers, ranked or simulated."""
+    simulated = [item for item in advice if isinstance(item, SimulatedAdvice)]
+    if simulated:
+        show_simulated_advice(console, simulated)
+    else:
+        show_advice(console, [item for item in advice if isinstance(item, Advice)])
 
 
 def show_advice(console: Console, advice: list[Advice]) -> None:
@@ -38,6 +52,57 @@ def show_advice(console: Console, advice: list[Advice]) -> None:
     )
     for note in dict.fromkeys(notes):
         console.line(f"{note}.")
+
+
+def show_simulated_advice(console: Console, advice: list[SimulatedAdvice]) -> None:
+    """Write the usual ways that fit, method by method, of a family whose speed nothing forecasts."""
+    for item in advice:
+        console.title(item.method)
+        if not item.ways:
+            console.line(f"  not possible: {item.refused}")
+        elif not item.fitting:
+            console.line("  " + _no_way(item))
+        else:
+            rows = [_way_row(number, way) for number, way in enumerate(item.fitting, start=1)]
+            console.table([SIMULATED_HEAD, *rows], right=(5, 6, 7))
+    simulated = sum(item.tried for item in advice)
+    console.line()
+    console.line(
+        "Batch: micro-batch x accumulation on each GPU. Needs, left: GiB of one GPU; host: GiB of a node's "
+        f"main memory. {simulated} simulations. Speed is not forecast: the ways stand as they usually do, "
+        "the fastest first."
+    )
+
+
+def _way_row(number: int, way: Way) -> list[str]:
+    settings, required = way.settings(), way.forecast.required_bytes
+    return [
+        f"{number}" if way.label == "fits" else f"{number} {way.label}",
+        str(settings["zero.stage"]),
+        _offload(settings),
+        "yes" if settings["training.gradient_checkpointing"] else "no",
+        f"{settings['training.micro_batch']} x {settings['training.grad_accum']}",
+        gib(required),
+        gib(way.verdict.budget_bytes - required),
+        gib(way.forecast.host_peak_bytes),
+    ]
+
+
+def _offload(settings: Mapping[str, Any]) -> str:
+    if settings["offload.param"] != "none":
+        return "all"
+    return "none" if settings["offload.optimizer"] == "none" else "optimizer"
+
+
+def _no_way(item: SimulatedAdvice) -> str:
+    way = item.ways[0]
+    settings = way.settings()
+    recompute = "recomputing" if settings["training.gradient_checkpointing"] else "keeping activations"
+    return (
+        f"none of the usual ways fits; the smallest needs {gib(way.forecast.required_bytes)} GiB of the "
+        f"{gib(way.verdict.budget_bytes)} GiB there are (stage {settings['zero.stage']}, offload "
+        f"{_offload(settings)}, {recompute}, micro-batch {settings['training.micro_batch']})"
+    )
 
 
 def describe(case: TrainingCase) -> str:

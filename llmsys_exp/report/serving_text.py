@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmsys_exp.report.console import VERDICT_STYLES, Console, gib
+from llmsys_exp.report.console import VERDICT_STYLES, Console, gib, mib
 from planner.serving.forecast import GenerationForecast, ServingForecast
+from planner.units import MIB
 
 if TYPE_CHECKING:
     from llmsys_exp.plan.serving import ServingPlan
@@ -112,6 +113,59 @@ def _show_call(console: Console, plan: ServingPlan, forecast: GenerationForecast
     console.table(rows, right=(1,))
 
 
+def needed_bytes(forecast: ServingForecast | GenerationForecast) -> int:
+    """Return what an engine needs of one GPU."""
+    if isinstance(forecast, ServingForecast):
+        return sum(size for name, size in forecast.components.items() if name != "unused")
+    return forecast.peak_allocated_bytes
+
+
+def show_simulated_call(
+    console: Console,
+    formula: ServingForecast | GenerationForecast | None,
+    other: ServingForecast | GenerationForecast,
+) -> None:
+    """Write what a simulation says of an engine beside the formula; parts that both have by their names."""
+    from llmsys_exp.report.tier_text import Row, show_rows
+
+    if formula is None:
+        return
+    theirs, rows = other.components, list[Row]()
+    shared = {name: size for name, size in formula.components.items() if name in theirs and name != "unused"}
+    rows += [(name.replace("_", " "), size, theirs[name]) for name, size in shared.items()]
+    mine, rest = needed_bytes(formula), needed_bytes(other)
+    if len(shared) < len(formula.components) and sum(shared.values()) < mine:
+        left = rest - sum(theirs[name] for name in shared)
+        rows.append(("all else", mine - sum(shared.values()), left))
+    rows.append(("needed", mine, rest))
+    console.title(f"Beside the {other.tier} tier")
+    show_rows(console, rows, other.tier)
+    if isinstance(other, ServingForecast) and other.simulated:
+        _show_passes(console, other.simulated)
+    if isinstance(other, GenerationForecast) and isinstance(formula, GenerationForecast):
+        console.line(f"  Highest by formula: {formula.phase}; simulated: {other.phase}.")
+
+
+def _show_passes(console: Console, simulated: Mapping[str, Any]) -> None:
+    """Write what each pass of SGLang's own code took beside what rests, and its largest allocations."""
+    for one in simulated["passes"]:
+        what = f"a chunk of {one['tokens']} tokens, " if one["kind"] == "prefill" else "a decode step, "
+        highest = max(one["model_bytes"], one["sampler_bytes"])
+        console.title(f"Largest in {what}{one['requests']} requests ({mib(highest)} MiB in all), MiB")
+        rows = [
+            [
+                mib(row["bytes"] * row["count"]),
+                f"{row['count']} x {mib(row['bytes'])}",
+                row["operator"] or "-",
+                row["module"] or "-",
+            ]
+            for row in one["largest"]
+            if row["bytes"] * row["count"] >= MIB
+        ]
+        console.table(rows, header=("together", "each", "operator", "module"), right=(0, 1))
+    console.line(f"  SGLang {simulated['version']}'s own code of {simulated['model']}, rank 0.")
+
+
 def _parts(components: Mapping[str, int], total: int) -> list[list[str]]:
     return [
         [name.replace("_", " "), gib(size), _meaning(name, size, total)]
@@ -135,7 +189,7 @@ def serving_row(plan: ServingPlan) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(forecast, ServingForecast):
         parts = {name: size for name, size in forecast.components.items() if name != "unused"}
-        needed, budget = sum(parts.values()), forecast.free_before_weights_bytes
+        needed, budget = needed_bytes(forecast), forecast.free_before_weights_bytes
         sizes |= {"required_bytes": needed, "budget_bytes": budget, "headroom_bytes": budget - needed}
         extra = {"KV tokens": forecast.kv_tokens, "requests": forecast.concurrent_requests_mean}
     elif forecast is not None:

@@ -110,10 +110,25 @@ def flat_parquet_bytes(flat: Sequence[Mapping[str, Any]]) -> bytes:
     return data.getvalue()
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name, then rename it; leave nothing behind when the disk refuses."""
+def write_whole(path: Path, data: bytes, *, force: bool = True) -> None:
+    """Write a file under another name, then rename it; leave nothing behind when the disk refuses.
+
+    Args:
+        path: the file.
+        data: its content.
+        force: whether it may replace another.
+
+    Raises:
+        UserError: when it cannot be written, or another process was faster.
+    """
     try:
-        publish(path, data)
+        publish(path, data, overwrite=force)
+    except FileExistsError as error:
+        raise UserError(
+            "This file has come meanwhile, and is left as it is",
+            where=str(path),
+            do="Add --force to replace it, or choose another name",
+        ) from error
     except OSError as error:
         raise UserError(
             f"Cannot write: {error.strerror or error}",

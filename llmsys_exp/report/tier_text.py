@@ -48,7 +48,7 @@ def show_simulated(console: Console, formula: Forecast, other: Forecast, *, wide
         ("reserved", formula.peak_reserved_bytes, other.peak_reserved_bytes),
     ]
     console.title(f"Beside the {other.tier} tier, peaks")
-    _table(console, rows, other.tier)
+    show_rows(console, rows, other.tier)
     if widened:
         share = 100 * abs(apart(formula, other))
         console.line(f"  They are {share:.1f} % apart in what is needed: the band above reaches to both.")
@@ -56,11 +56,12 @@ def show_simulated(console: Console, formula: Forecast, other: Forecast, *, wide
         console.line(f"  {note}.")
 
 
-def show_largest(console: Console, largest: Sequence[Allocation]) -> None:
-    """Write the largest allocations at the peak of a step."""
+def show_largest(console: Console, largest: Sequence[Allocation], *, rank: int = 0) -> None:
+    """Write the largest allocations at the peak of a step, and whose they are where that is not rank 0."""
     small = all(one.total_bytes < SMALL_BYTES for one in largest)
     unit, write = ("MiB", mib) if small else ("GiB", gib)
-    console.title(f"Largest at the peak, {unit}")
+    whose = f" of rank {rank}" if rank else ""
+    console.title(f"Largest at the peak{whose}, {unit}")
     rows = [
         [
             write(one.total_bytes),
@@ -78,7 +79,7 @@ def show_estimate(console: Console, formula: Forecast, peak_bytes: int) -> None:
     """Write the estimated peak beside the formula's."""
     highest = max(formula.peak_allocated_bytes, formula.start_peak_bytes)
     console.title("Beside the estimate tier")
-    _table(console, [("peak, engine start included", highest, peak_bytes)], "estimate")
+    show_rows(console, [("peak, engine start included", highest, peak_bytes)], "estimate")
 
 
 def show_dryrun(console: Console, dry: DryRun) -> None:
@@ -90,7 +91,7 @@ def show_dryrun(console: Console, dry: DryRun) -> None:
     ending = f"{outcome.ending()[0].upper()}{outcome.ending()[1:]}{limited}."
     console.line(f"  {console.style(ending, 'green' if outcome.survived else 'red')}")
     console.line()
-    _table(console, dryrun_rows(dry), "dry run", by=dry.plan.known[0].tier)
+    show_rows(console, dryrun_rows(dry), "dry run", by=dry.plan.known[0].tier)
     if outcome.host_peak_bytes is not None:
         pinned = f", {gib(outcome.pinned_bytes)} of them page-locked" if outcome.pinned_bytes else ""
         console.line(f"  Main memory of the process: {gib(outcome.host_peak_bytes)} GiB at most{pinned}.")
@@ -135,7 +136,8 @@ def _reserved(forecast: Forecast, limit_bytes: int | None) -> int | None:
         return None
 
 
-def _table(console: Console, rows: Sequence[Row], name: str, *, by: str = "formula") -> None:
+def show_rows(console: Console, rows: Sequence[Row], name: str, *, by: str = "formula") -> None:
+    """Write figures of two tiers side by side."""
     largest = max((size or 0 for row in rows for size in row[1:]), default=0)
     unit, write = ("MiB", mib) if largest < SMALL_BYTES else ("GiB", gib)
     cells = [

@@ -170,6 +170,11 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
     @property
+    def qk_norm_inline(self) -> bool:
+        """Whether each projection is normalised at once; Gemma 3 and Cohere do so when all are there."""
+        return self.qk_norm_whole or (self.qk_norm and self.model_type.startswith("qwen3"))
+
+    @property
     def global_layers(self) -> int:
         """Blocks with full attention where others use a sliding window; 0: all alike."""
         windows = sum(index < self.layers for index in self.windowed_layers)

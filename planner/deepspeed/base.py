@@ -117,6 +117,12 @@ class ReplicatedWeights:
     def after_backward(self, module: Module) -> None:
         """Nothing to release."""
 
+    def pass_by(self) -> None:
+        """Nothing to fetch."""
+
+    def pass_back(self) -> None:
+        """Nothing to fetch."""
+
     def begin_micro_batch(self) -> None:
         """Nothing to do."""
 

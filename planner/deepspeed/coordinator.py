@@ -38,14 +38,17 @@ class Coordinator:
         self.in_flight: dict[Parameter, GatherHandle] = {}
         self.available_numel = 0
         self.external: list[Parameter] = []
+        self.outer: dict[Parameter, None] = {}
         self.active: dict[Parameter, set[Module]] = {}
-        self.order: list[Module] = []
+        self.order: list[Module | None] = []
         self.trace: list[tuple[Parameter, int]] = []
         self.complete = False
         self.step_id = 0
         self.queue: deque[tuple[Parameter, int]] = deque()
         self.fetched_for: dict[Parameter, int] = {}
         self.backward_modules: dict[Module, None] = {}
+        self.made_again: dict[Module, set[Parameter]] = {}
+        """Frozen weights that a block made again has fetched, by the module whose backward asked for it."""
         self._numel_before: list[int] = []
         self._uses: dict[Parameter, list[int]] = {}
 
@@ -57,8 +60,9 @@ class Coordinator:
         """A forward pass starts: freeze the trace that the pass before recorded."""
         if self.order and not self.complete:
             self.complete = True
-            self.trace = [(p, i) for i, m in enumerate(self.order) for p in m.own()]
-            numels = (sum(p.held_numel for p in m.own()) for m in self.order)
+            owns = [[] if module is None else module.own() for module in self.order]
+            self.trace = [(p, step) for step, own in enumerate(owns) for p in own]
+            numels = (sum(p.held_numel for p in own) for own in owns)
             self._numel_before = list(accumulate(numels, initial=0))
             for parameter, step in self.trace:
                 self._uses.setdefault(parameter, []).append(step)
@@ -67,6 +71,7 @@ class Coordinator:
         self.step_id = 0
         self.available_numel = 0
         self.in_flight.clear()
+        self.external += self._made_whole([p for p in self.outer if p not in self._uses and self.complete])
 
     def fetch(self, module: Module, *, forward: bool) -> None:
         """Make a module's parameters whole, then prefetch what the trace says comes next."""
@@ -76,24 +81,38 @@ class Coordinator:
             self.order.append(module)
         wanted = module.own()
         self._gather([p for p in wanted if p not in self.whole and p not in self.in_flight])
+        owner = next(reversed(self.backward_modules), None) if forward else None
         for parameter in wanted:
             self.active.setdefault(parameter, set()).add(module)
+            if owner is not None and not parameter.trainable:
+                self.made_again.setdefault(owner, set()).add(parameter)
+                self.active[parameter].add(owner)
             handle = self.in_flight.pop(parameter, None)
             if handle is not None:
                 self._wait(handle)
+            del handle  # its buffer may go with it, before more is fetched
         if self.complete:
             self._drop_from_queue(wanted)
             self._prefetch()
         self.step_id += 1
 
+    def pass_by(self) -> None:
+        """A module without weights of its own comes, in either direction: what is next is fetched ahead."""
+        if self.complete:
+            self._prefetch()
+        else:
+            self.order.append(None)
+        self.step_id += 1
+
     def gather_external(self, parameter: Parameter) -> None:
         """Make one parameter whole outside the trace, as `param.all_gather()` does.
 
-        From the second pass on the outermost module fetches it with its own weights; measurements show no
-        more memory then.
+        From the second pass on the outermost module fetches it as it begins, and keeps it until backward
+        ends; of the embedding, which is fetched then all the same, measurements show no more memory.
         """
         if self.complete:
             return
+        self.outer[parameter] = None
         if parameter not in self.whole and parameter not in self.in_flight:
             self._gather([parameter])
             self.external.append(parameter)
@@ -114,10 +133,13 @@ class Coordinator:
 
     def release(self, module: Module, *, forward: bool) -> None:
         """Let a module's parameters go unless they are small, in use, or soon needed again."""
-        candidates = self._to_release(module)
+        candidates, parameters = self._to_release(module), module.own()
         if not forward:
             self.backward_modules.pop(module, None)
-        for parameter in module.own():
+            again = self.made_again.pop(module, set())
+            candidates |= {p for p in again if not self.persists(p)}
+            parameters += [p for p in again if p not in parameters]
+        for parameter in parameters:
             users = self.active.get(parameter)
             if users is not None:
                 users.discard(module)
@@ -128,7 +150,7 @@ class Coordinator:
         """Backward hooks that never fired (an input without gradient) are made up for."""
         while self.backward_modules:
             module, _ = self.backward_modules.popitem()
-            for parameter in module.own():
+            for parameter in {*module.own(), *self.made_again.pop(module, ())}:
                 self.active.get(parameter, set()).discard(module)
                 if not self.persists(parameter) and not self.active.get(parameter):
                     self._partition(parameter)
@@ -142,12 +164,17 @@ class Coordinator:
 
     def gather_persistent(self, parameters: list[Parameter]) -> None:
         """After a step all small parameters are gathered in one go."""
-        small = [p for p in parameters if self.persists(p) and p not in self.whole]
-        self._gather(small)
-        for parameter in small:
+        self._made_whole([p for p in parameters if self.persists(p)])
+
+    def _made_whole(self, parameters: list[Parameter]) -> list[Parameter]:
+        """Gather what is not whole at once; gives back what that was."""
+        missing = [p for p in parameters if p not in self.whole]
+        self._gather(missing)
+        for parameter in missing:
             handle = self.in_flight.pop(parameter, None)
             if handle is not None:
                 self._wait(handle)
+        return missing
 
     def _to_release(self, module: Module) -> set[Parameter]:
         if not self.complete:  # the first pass lets go of small ones too

@@ -212,10 +212,11 @@ class Stage12(ReplicatedWeights):
             self.stepper.step([(self.part,)])
             self.own_gradients = None
             return
-        wide = self.arena.new(self.part * self.itemsize, STEP)  # flattened
-        if self.itemsize < FP32:
-            flat, wide = wide, self.arena.new(self.part * FP32, STEP)
-            del flat
+        flat = None  # flattening one tensor is a view of it
+        if len(self.mine) > 1 or self.itemsize == FP32:
+            flat = self.arena.new(self.part * self.itemsize, STEP)
+        wide = self.arena.new(self.part * FP32, STEP) if self.itemsize < FP32 else flat
+        del flat
         self.gradients.clear()
         self.own_gradients = None
         self.stepper.step([(self.part,)])

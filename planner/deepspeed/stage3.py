@@ -43,6 +43,8 @@ class Stage3:
         self.shards: dict[Parameter, Buffer] = {}
         self.states: list[Buffer] = []
         self.bucket: Buffer | None = None  # permanent
+        self.sent_itemsize = FP32 if self.case.sequence_parallel > 1 else self.itemsize
+        """Of gradients on their way: `seq_parallel_communication_data_type` is fp32 where it is not given."""
         self.sub_groups = self._sub_groups()
         split = case.offload_optimizer == "cpu" and case.zero.offload_ratio < 1
         self.stepper = Stepper(arena, "torch_adamw" if split else case.optimizer)
@@ -90,7 +92,7 @@ class Stage3:
             scratch(self.arena, max(self.sub_groups, default=0) * FP32)
         else:
             self._keep_on_gpu()
-        bucket = self.case.zero.reduce_bucket_size * self.itemsize
+        bucket = self.case.zero.reduce_bucket_size * self.sent_itemsize
         if self.case.zero.contiguous_gradients:
             self.bucket = new(bucket, BUCKETS)
         if on_gpu:
@@ -163,8 +165,9 @@ class Stage3:
         self.coordinator.gather_external(weight)
 
     def leave(self) -> None:
-        """The outermost module has run and lets its external parameters go."""
-        self.coordinator.release_external()
+        """The outermost module has run and lets its external parameters go; later it keeps them."""
+        if not self.coordinator.complete:
+            self.coordinator.release_external()
 
     def before_forward(self, module: Module) -> None:
         """Gather the module."""
@@ -181,6 +184,14 @@ class Stage3:
     def after_backward(self, module: Module) -> None:
         """Release it."""
         self.coordinator.release(module, forward=False)
+
+    def pass_by(self) -> None:
+        """Every module's hooks fetch ahead."""
+        self.coordinator.pass_by()
+
+    def pass_back(self) -> None:
+        """On the way back as well."""
+        self.coordinator.pass_by()
 
     def on_gradient(self, parameter: Parameter, gradient: Buffer) -> None:
         """Fill the bucket; reduce it when the next gradient does not fit."""
@@ -201,14 +212,22 @@ class Stage3:
         even = len(parameters) == 1 and parameters[0].numel % world == 0
         numel = 0 if even else sum(self._shard(p) * world for p in parameters)
         stream = REDUCE_STREAM if self.case.overlaps else MAIN_STREAM
-        copy = self.arena.new(numel * self.itemsize, BUCKETS, stream=stream)
+        cast = self._cast_to_send()
+        copy = self.arena.new(numel * self.sent_itemsize, BUCKETS, stream=stream)
         self._offload_gradients()
         widened: list[Buffer] = []
-        if self.gradient_itemsize != self.itemsize:
+        if self.gradient_itemsize != self.sent_itemsize:
             widened = [self.arena.new(self._shard(p) * self.gradient_itemsize, BUCKETS) for p in parameters]
-        del widened, copy
+        del widened, copy, cast
         self.in_bucket.clear()
         self.bucket_elements = 0
+
+    def _cast_to_send(self) -> list[Buffer]:
+        """Gradients that did not go into the bucket, whose elements are of the type that is sent."""
+        if self.sent_itemsize == self.itemsize:
+            return []
+        apart = [one for one, held in self.in_bucket.items() if held is not self.bucket]
+        return [self.arena.new(one.numel * self.sent_itemsize, BUCKETS) for one in apart]
 
     def _offload_gradients(self) -> None:
         """`partition_grads`: each shard comes by the GPU for its norm (fp64) and its fp32 copy.

@@ -125,7 +125,8 @@ def _stage3(case: TrainingCase, counts: Counts) -> Engine:
     world, zero = case.world_size, case.zero
     part = trained / world
     offloads, away = case.offload_optimizer != "none", case.offload_param != "none"
-    bucket = itemsize * zero.reduce_bucket_size if zero.contiguous_gradients else 0
+    sent = FP32 if case.sequence_parallel > 1 else itemsize  # seq_parallel_communication_data_type
+    bucket = sent * zero.reduce_bucket_size if zero.contiguous_gradients else 0
     group = min(part, zero.sub_group_size + counts.largest_trained / world)
     shards = 0.0 if away else counts.held_bytes / world + _kept_whole(case, counts)
     gradients = DTYPE_BYTES[case.grad_accum_dtype or case.dtype] * part
@@ -137,7 +138,7 @@ def _stage3(case: TrainingCase, counts: Counts) -> Engine:
         window = min(counts.held_bytes, itemsize * reach)
         if counts.packed_bytes:
             window = _packed_window(case, counts, window)
-    copy = itemsize * min(trained, zero.reduce_bucket_size)
+    copy = sent * min(trained, zero.reduce_bucket_size)
     rests = shards + states + bucket
     flat = (itemsize + FP32) * group if gradients < FP32 * part else FP32 * group
     step = 0.0 if offloads else max(flat, FP32 * group + _temporary(case, group))

@@ -18,8 +18,10 @@ from planner.network.build import build_network
 from planner.network.loss import loss_of
 from planner.network.modules import Network
 from planner.network.run import ForwardPass
+from planner.tables import card_of
 from planner.tape import ops
-from planner.tape.autograd import Parameter, Tape, Workspaces
+from planner.tape.autograd import Parameter, Tape
+from planner.tape.kernels import Workspaces
 from planner.training_case import TrainingCase, ZeroSettings
 from planner.units import DTYPE_BYTES
 
@@ -154,7 +156,7 @@ def _pass(case: TrainingCase, layers: int) -> Pass:
         for parameter in network.parameters():
             parameter.itemsize = DTYPE_BYTES[case.dtype]
     engine = NoEngine(shallow, network, meter)
-    tape = Tape(meter, engine, Workspaces(meter, 0), transposes=not engine.keeps_inputs)
+    tape = Tape(meter, engine, Workspaces(meter, 0, card_of(case.device)), transposes=not engine.keeps_inputs)
     forward = ForwardPass(shallow, network, tape, engine)
     boundary: list[int] = []
     hidden = ops.signal(tape, forward.hidden_states(), lambda: boundary.append(len(meter.maxima)))

@@ -90,14 +90,21 @@ def adapted(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tens
     assert module.lora_a is not None and module.lora_b is not None
     lora = forward.case.lora
     assert lora is not None
-    narrow = ops.cast(forward.tape, x, module.lora_a.weight.itemsize)
-    dropped = ops.dropout(forward.tape, narrow, lora.dropout)
+    tape, x = forward.tape, ops.cast(forward.tape, x, module.lora_a.weight.itemsize)
     if module.magnitude is not None:
-        return _dora(forward, module, dropped, result)
-    low = forward.plain_linear(module.lora_a, dropped)
-    update = ops.scale(forward.tape, forward.plain_linear(module.lora_b, low))
-    del narrow, dropped, low
-    return ops.add(forward.tape, result, update)
+        return _dora(forward, module, _dropped(forward, x), result)
+    low = forward.plain_linear(module.lora_a, _dropped(forward, x))
+    update = forward.plain_linear(module.lora_b, low)
+    del low
+    update = ops.scale(tape, update)
+    return ops.add(tape, result, update)
+
+
+def _dropped(forward: Forward, x: Tensor) -> Tensor:
+    """`lora_dropout`, a module also where it drops nothing."""
+    lora = forward.case.lora
+    assert lora is not None
+    return forward.within(x, lambda inner: ops.dropout(forward.tape, inner, lora.dropout))
 
 
 def _dora(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from functools import partial
 
 from planner.architecture.spec import Architecture, Rotary
 from planner.memory.arena import Buffer
-from planner.network.forward import Forward
+from planner.network.forward import Forward, fuses_cast
 from planner.network.latent import latent_projections, uneven_attention
+from planner.network.liger import normalises, turns_in_place
 from planner.network.modules import Layer
 from planner.network.rotary import rotate
 from planner.network.ulysses import between_ranks
@@ -37,8 +38,8 @@ def attention_masks(forward: Forward) -> Masks:
     case, arch = forward.case, forward.arch
     if case.attention == "flash_attention_2":
         return Masks()
-    rows = case.micro_batch if case.masked else 1
     eager = case.attention == "eager"
+    rows = case.micro_batch if case.masked or eager else 1  # `eager_mask` writes what is only expanded there
     nbytes = rows * case.seq_len**2 * (forward.itemsize if eager else 1)
     needed = eager or case.masked or arch.always_masked
     narrow = arch.sliding_window is not None and case.seq_len >= arch.sliding_window
@@ -58,28 +59,31 @@ def _mask(forward: Forward, layer: Layer) -> Buffer | None:
 
 def attention(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     """Projections, rotary embedding, attention, output projection."""
+    return forward.within(x, partial(_attention, forward, layer))
+
+
+def _attention(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     arch = forward.arch
     if arch.latent is not None:
         q, k, v = latent_projections(forward, layer, x)
     else:
         q, k, v = _queries_keys_values(forward, layer, x)
-        if "q_norm" in layer.norms:
+        if "q_norm" in layer.norms and not arch.qk_norm_inline:
             q, k = forward.norm(layer.norms["q_norm"], q), forward.norm(layer.norms["k_norm"], k)
         q, k = rotate(forward, layer, q, k)
-    del x
     core = _eager if forward.case.attention == "eager" else _fused
     if forward.case.sequence_parallel > 1:
         out = between_ranks(forward, partial(core, forward, _mask(forward, layer)), q, k, v)
     else:
         out = core(forward, _mask(forward, layer), q, k, v)
-    del q, k, v
-    return forward.linear(layer.linears[arch.out_name], out)
+    out = forward.linear(layer.linears[arch.out_name], out)
+    return out
 
 
 def _queries_keys_values(forward: Forward, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     arch, linears = forward.arch, layer.linears
     if not arch.fused_qkv:
-        q, k, v = (forward.linear(linears[n], x) for n in ("q_proj", "k_proj", "v_proj"))
+        q, k, v = (_projected(forward, layer, x, letter) for letter in "qkv")
         return q, k, v
     fused = forward.linear(linears[arch.fused_qkv], x)
     q, k, v = split(forward, fused, (arch.q_width, arch.kv_width, arch.kv_width))
@@ -89,6 +93,26 @@ def _queries_keys_values(forward: Forward, layer: Layer, x: Tensor) -> tuple[Ten
     if arch.spread_keys:
         q, k, v = (ops.rearrange(forward.tape, t, numel=q.numel) for t in (q, k, v))
     return q, k, v
+
+
+def _projected(forward: Forward, layer: Layer, x: Tensor, letter: str) -> Tensor:
+    """Queries, keys or values; the gradient of what turned comes back laid out by heads."""
+    arch, x = forward.arch, forward.linear(layer.linears[f"{letter}_proj"], x)
+    if letter == "v":
+        return ops.relayout(forward.tape, x) if _by_heads(forward, layer) else x
+    copied = arch.rotary is not Rotary.none and not turns_in_place(forward.case)
+    by_norm = arch.qk_norm_whole or (arch.qk_norm_inline and normalises(forward.case, "q_norm"))
+    if copied and not by_norm:
+        x = ops.relayout(forward.tape, x)
+    if arch.qk_norm_inline:
+        x = forward.norm(layer.norms[f"{letter}_norm"], x)
+    return ops.relayout(forward.tape, x) if copied and by_norm else x
+
+
+def _by_heads(forward: Forward, layer: Layer) -> bool:
+    """Whether the gradient of values comes laid out by heads: from a product, or from a repetition's sum."""
+    arch, eager = forward.arch, forward.case.attention == "eager"
+    return arch.kv_heads > 1 and (eager or (_grouped(arch) and _mask(forward, layer) is not None))
 
 
 def _fused(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -105,7 +129,8 @@ def _fused(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tenso
     out = ops.scaled_dot_product(tape, q, k, v, heads=arch.heads, tokens=tokens, bias=bias)
     del q, k, v
     # The output is laid out as q is; after a torch.cat that is not the layout that is wanted next.
-    copies = arch.rotary is Rotary.partial and bias is None and out.itemsize < FP32
+    concatenated = arch.rotary is Rotary.partial and not turns_in_place(forward.case)
+    copies = concatenated and bias is None and out.itemsize < FP32
     return ops.elementwise(tape, [out]) if copies else out
 
 
@@ -146,7 +171,7 @@ def _math(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor
     q, k = _copied(forward, ops.scale(tape, q)), _copied(forward, ops.scale(tape, k))
     weights = ops.matmul(tape, q, k, numel=arch.heads * tokens * forward.case.seq_len)
     del q, k, bias
-    weights = ops.dropout(tape, ops.saves_output(tape, weights), arch.attention_dropout)
+    weights = ops.dropout(tape, ops.softmax(tape, weights), arch.attention_dropout)
     out = ops.matmul(tape, weights, _copied(forward, v), numel=tokens * arch.q_width)
     del weights, v
     return _copied(forward, ops.cast(tape, out, itemsize))  # heads move behind positions
@@ -172,29 +197,45 @@ def _repeated_view(forward: Forward, x: Tensor) -> Tensor:
     return out
 
 
-def _own(forward: Forward, x: Tensor) -> Tensor:
-    """A part of a fused projection is copied before it is multiplied: batches of it do not lie evenly."""
-    shared = x.buffer.nbytes > x.nbytes
-    return ops.rearrange(forward.tape, x, numel=x.numel) if shared else x
+def _own(forward: Forward, x: Tensor, *, by_heads: bool = False) -> Tensor:
+    """What is not laid out by heads is copied before it is multiplied: batches of it do not lie evenly."""
+    if x.buffer.nbytes > x.nbytes:  # part of a fused projection
+        return ops.rearrange(forward.tape, x, numel=x.numel)
+    return x if by_heads or forward.case.micro_batch == 1 else _passed_on(forward, x)
+
+
+def _passed_on(forward: Forward, x: Tensor) -> Tensor:
+    """A new tensor whose gradient is that of x as it is."""
+    tape, out = forward.tape, forward.tape.tensor(x.numel, x.itemsize)
+    return tape.attach(out, lambda gradient: [gradient], [x]) if tape.recording and x.needs_grad else out
 
 
 def _eager(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tape, arch = forward.tape, forward.arch
     scores = arch.heads * forward.tokens * forward.case.seq_len
     k, v = _repeat(forward, k), _repeat(forward, v)
-    q, k, v = (_own(forward, t) for t in (q, k, v))
+    again = _grouped(arch) or arch.spread_keys  # repeating keys and values has laid them out by heads
+    concatenated = arch.rotary is Rotary.partial
+    q, k = (
+        _own(forward, t, by_heads=concatenated or done) for t, done in ((q, arch.spread_keys), (k, again))
+    )
+    v = _own(forward, v, by_heads=again)
     weights = ops.matmul(tape, q, k, numel=scores)
     if not arch.copied_keys:  # Falcon divides in place
         weights = ops.scale(tape, weights)
     del q, k
     if arch.attention_softcap:
-        weights = ops.scale(tape, ops.saves_output(tape, ops.scale(tape, weights)))
-    if mask is not None:
-        weights = ops.elementwise(tape, [weights])
-    if arch.narrow_softmax:
+        weights = ops.scale(tape, weights)
         weights = ops.saves_output(tape, weights)
+        weights = ops.scale(tape, weights)
+    if mask is not None:
+        weights = _passed_on(forward, weights)
+    if arch.narrow_softmax:
+        weights = ops.softmax(tape, weights)
     else:
-        weights = ops.cast(tape, ops.saves_output(tape, weights, itemsize=4), forward.itemsize)
+        wide = ops.softmax(tape, weights, itemsize=FP32, fuses_cast=fuses_cast(forward.case))
+        weights = ops.cast(tape, wide, forward.itemsize)
+        del wide
     weights = ops.dropout(tape, weights, arch.attention_dropout)
     out = ops.matmul(tape, weights, v, numel=v.numel)
     del weights, v

@@ -20,6 +20,7 @@ from planner.network.modules import (
 )
 from planner.network.perceptron import build_perceptron
 from planner.network.quantized import quantized_parts
+from planner.network.registration import FINAL_NORM_FIRST, registered
 from planner.tape.autograd import Parameter
 from planner.training_case import Method, TrainingCase
 from planner.units import DTYPE_BYTES
@@ -49,6 +50,7 @@ def build_network(case: TrainingCase) -> Network:
         ],
         embedding_norm=_norm(arch, outer, "embed_norm", arch.hidden) if arch.embedding_norm else None,
         final_norm=_norm(arch, outer, "norm", norm_width(arch)),
+        final_norm_first=arch.model_type in FINAL_NORM_FIRST,
         head=_output(case, trainable=full or freezes),
     )
     if case.lora is not None:
@@ -114,4 +116,4 @@ def _layer(arch: Architecture, case: TrainingCase, make: Make, index: int) -> La
     linears |= {name: Module(name, make(name, shape)) for name, shape in stacked_shapes(arch, index).items()}
     norms = {name: _norm(arch, make, name, norm_width(arch)) for name in norm_names(arch)}
     norms |= {name: _norm(arch, make, name, width) for name, width in inner_norms(arch).items()}
-    return Layer(linears, norms, index)
+    return Layer(linears, norms, registered(arch, linears), index)

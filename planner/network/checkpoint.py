@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
-from planner.network.modules import Layer
+from planner.network.modules import Layer, Tail
+from planner.network.rehearsal import Unfetched, rehearsed
 from planner.tape.autograd import Gradients, Tape, Tensor
+from planner.tape.ops import ACTIVATION_GRADIENTS
 
 Block = Callable[[Layer, Tensor], Tensor]
 
@@ -70,6 +72,12 @@ def _recompute(
     inner = Tape(outer.arena, outer.sink, outer.workspaces, recomputes=True, transposes=outer.transposes)
     forward.tape = inner
     arrived: list[Buffer] = []
+    if not forward.case.checkpointing.reenters:
+        tail = _tail(forward, layer, x, block, wants_grad=wants_grad)
+        inner.stop_at = tail.saved
+        for tell in tail.signals:
+            tell()
+        inner.early = [outer.arena.new(nbytes, ACTIVATION_GRADIENTS) for nbytes in tail.gradients]
     start = _start(inner, x, arrived) if wants_grad else x.view()
     out = block(layer, start)
     del start
@@ -81,6 +89,26 @@ def _recompute(
     del held
     forward.tape = outer
     return arrived[0] if arrived else None
+
+
+def _tail(forward: Forward, layer: Layer, x: Tensor, block: Block, *, wants_grad: bool) -> Tail:
+    """Where the block ends for backward: torch makes it again up to the last operator that keeps something.
+
+    Hooks of modules that end later come before that (`utils/checkpoint.py: _StopRecomputationError`).
+    """
+    known = layer.tails.get(forward.adapters)
+    if known is not None:
+        return known
+
+    def run(tape: Tape, start: Tensor) -> None:
+        kept = forward.tape, forward.hooks, len(forward.graph)
+        forward.tape, forward.hooks = tape, Unfetched(forward.hooks)
+        block(layer, start)
+        forward.tape, forward.hooks = kept[:2]
+        del forward.graph[kept[2] :]
+
+    tail = layer.tails[forward.adapters] = rehearsed(x.detached(), run, wants_grad=wants_grad)
+    return tail
 
 
 def _start(tape: Tape, x: Tensor, arrived: list[Buffer]) -> Tensor:

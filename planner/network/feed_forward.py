@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from planner.architecture.spec import Mlp
 from planner.network.forward import Forward
 from planner.network.gated import gated
+from planner.network.liger import activated_halves, activates
 from planner.network.modules import Layer
 from planner.network.moe import mixture
 from planner.network.views import split
@@ -13,7 +16,13 @@ from planner.tape.autograd import Tensor
 
 
 def feed_forward(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
-    """Run the feed-forward part of a block."""
+    """Run the feed-forward part of a block, which OPT's code does not give a module."""
+    if forward.arch.model_type == "opt":
+        return _feed_forward(forward, layer, x)
+    return forward.within(x, partial(_feed_forward, forward, layer))
+
+
+def _feed_forward(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     style, names = forward.arch.mlp, forward.arch.mlp_names
     if style is Mlp.moe and "gate" in layer.linears:
         return mixture(forward, layer, x)
@@ -21,8 +30,7 @@ def feed_forward(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
         return gated(forward, layer, x, names)
     if style is Mlp.fused_gated:
         return _fused_gated(forward, layer, x)
-    hidden = _ACTIVATIONS[style](forward, forward.linear(layer.linears[names[0]], x))
-    del x
+    hidden = forward.within(forward.linear(layer.linears[names[0]], x), partial(_ACTIVATIONS[style], forward))
     return forward.linear(layer.linears[names[1]], hidden)
 
 
@@ -30,9 +38,11 @@ def _fused_gated(forward: Forward, layer: Layer, x: Tensor) -> Tensor:
     """Phi 3 and GLM: one projection for gate and up, cut by `chunk`."""
     tape, ffn = forward.tape, forward.arch.ffn
     both = forward.linear(layer.linears["gate_up_proj"], x)
+    if activates(forward.case):  # names hold the whole until the last product is made
+        return forward.linear(layer.linears["down_proj"], activated_halves(forward, both))
     gate, up = split(forward, both, (ffn, ffn))
     del both
-    act = ops.activation(tape, gate)
+    act = forward.within(gate, partial(ops.activation, tape))
     del gate
     return forward.linear(layer.linears["down_proj"], ops.multiply(tape, up, act))
 

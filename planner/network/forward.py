@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from planner.architecture.spec import Architecture
 from planner.memory.arena import Buffer
 from planner.network.modules import Layer, Module
+from planner.tables import CPU
 from planner.tape import ops
 from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.training_case import TrainingCase
@@ -74,6 +75,27 @@ class WeightHooks(Protocol):
         """Perhaps let them go."""
         ...
 
+    def pass_by(self) -> None:
+        """A module without weights of its own comes; its hooks fetch ahead as all do."""
+        ...
+
+    def pass_back(self) -> None:
+        """The same on the way back."""
+        ...
+
+
+def fuses_cast(case: TrainingCase) -> bool:
+    """Whether CUDA's softmax reads what it computes in fp32 as it is (torch 2.11 `native/SoftMax.cpp`)."""
+    return case.dtype == "fp16" and case.device != CPU
+
+
+def within(tape: Tape, hooks: WeightHooks, x: Tensor, body: Body) -> Tensor:
+    """Run a module without weights of its own with DeepSpeed's hooks around it."""
+    if not hooks.shards_weights:
+        return body(x)
+    hooks.pass_by()
+    return ops.signal(tape, body(x), hooks.pass_back)
+
 
 def hooked(tape: Tape, hooks: WeightHooks, module: Module, x: Tensor, body: Body) -> Tensor:
     """Run one leaf module with DeepSpeed's hooks around it."""
@@ -82,7 +104,8 @@ def hooked(tape: Tape, hooks: WeightHooks, module: Module, x: Tensor, body: Body
     x = ops.signal(tape, x, lambda: hooks.after_backward(module))
     hooks.before_forward(module)
     out = body(x)
-    hooks.after_forward(module)
+    if not tape.stopped:
+        hooks.after_forward(module)
     return ops.signal(tape, out, lambda: hooks.before_backward(module))
 
 
@@ -100,6 +123,10 @@ class Forward(Protocol):
     case: TrainingCase
     arch: Architecture
     tape: Tape
+    hooks: WeightHooks
+    graph: list[Buffer]
+    """What lives until the last name for the loss goes."""
+    adapters: bool
     tokens: int
     itemsize: int
     masks: Masks
@@ -121,4 +148,12 @@ class Forward(Protocol):
 
     def call(self, module: Module, x: Tensor, body: Body) -> Tensor:
         """Run a module's code with DeepSpeed's hooks around it."""
+        ...
+
+    def passes(self) -> None:
+        """A module without weights runs of which no gradient is taken."""
+        ...
+
+    def within(self, x: Tensor, body: Body) -> Tensor:
+        """Run the code of a module without weights of its own with DeepSpeed's hooks around it."""
         ...

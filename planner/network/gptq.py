@@ -4,7 +4,8 @@ Sources: gptqmodel at commit f4c327a (August 2026), `nn_modules/qlinear/__init__
 (`_register_gptq_buffers`, `dequantize_weight`), `torch.py` (`TorchLinear`) and `tritonv2.py`: while a model
 trains, the Triton kernel hands over to the one in torch, which unpacks the whole matrix and multiplies by it,
 so autograd saves the unpacked matrix. Assumed: unpacking is compiled (`optimize` asks for inductor) and makes
-nothing but its result, and the scales have the type of the model.
+nothing but its result. Scales stay fp16 when a model is loaded in another type (seen with GPTQModel 7.5.0),
+so the result is fp16 too and is cast.
 """
 
 from __future__ import annotations
@@ -37,9 +38,19 @@ def gptq_parts(shape: tuple[int, ...], quantization: Quantization) -> tuple[int,
     )
 
 
-def gptq_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int) -> Tensor:
-    """A product with a matrix that is unpacked anew and saved for the gradient of the input."""
-    unpacked = tape.arena.new(weight.numel * x.itemsize, UNPACKED)
+def gptq_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, casts: bool) -> Tensor:
+    """A product with a matrix that is unpacked anew and saved for the gradient of the input.
+
+    Args:
+        tape: where it is recorded.
+        x: what is multiplied.
+        weight: the packed matrix.
+        rows: of x.
+        casts: whether the model has another type than fp16.
+    """
+    unpacked = tape.arena.new(weight.numel * SCALE_BYTES, UNPACKED)
+    if casts:
+        unpacked = tape.arena.new(weight.numel * x.itemsize, UNPACKED)
     out = tape.tensor(rows * weight.shape[0], x.itemsize)
     tape.multiplies()
     if not (tape.recording and x.needs_grad):

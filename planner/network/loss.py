@@ -6,6 +6,7 @@ Stock: transformers `loss/loss_utils.py: ForCausalLMLoss`. Fused: liger-kernel 0
 
 from __future__ import annotations
 
+from planner.liger import PLAIN_LOSS, fuses_loss, liger_family
 from planner.memory.arena import Buffer
 from planner.network.litgpt import litgpt_loss
 from planner.network.run import ForwardPass
@@ -15,6 +16,7 @@ from planner.tape.autograd import Gradients, Parameter, Tensor
 from planner.units import ceil_div
 
 REAL_TOKENS = 1 << 60
+INDEX_BYTES = 8  # int64
 LITGPT = "litgpt_chunked"
 
 
@@ -28,12 +30,27 @@ def stock_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tenso
     logits = _logits(forward, hidden)
     wide = ops.cast(tape, logits, 4)
     kept = [logits] if forward.case.outputs_kept else []
+    family = liger_family(forward.case)
+    if family is not None and family.loss == PLAIN_LOSS:
+        del logits
+        return _liger_entropy(forward, wide), kept
     log_probabilities = ops.saves_output(tape, wide)
     del wide, logits
     nbytes = log_probabilities.nbytes
     loss = tape.tensor(1, 4)
     tape.attach(loss, lambda _: [tape.arena.new(nbytes, ops.ACTIVATION_GRADIENTS)], [log_probabilities])
     return loss, kept
+
+
+def _liger_entropy(forward: ForwardPass, logits: Tensor) -> Tensor:
+    """`LigerCrossEntropyFunction`: the gradient is written over the logits, in the forward pass."""
+    tape, tokens = forward.tape, forward.tokens
+    losses = tape.arena.new(tokens * logits.itemsize, "activations")
+    for nbytes in (1, INDEX_BYTES, INDEX_BYTES):  # which targets count; are they tokens?
+        tape.arena.new(tokens * nbytes, "activations")
+    loss, held = tape.tensor(1, logits.itemsize), [logits.buffer]
+    del losses
+    return tape.attach(loss, lambda _: [held.pop()], [logits], keeps=True)
 
 
 def chunked_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -56,7 +73,7 @@ def chunked_loss(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Ten
 def loss_of(forward: ForwardPass, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The loss that the case asks for, and what the caller's `outputs` object keeps alive."""
     case = forward.case
-    if case.fuses("fused_linear_cross_entropy"):
+    if fuses_loss(case):
         return liger_loss(forward, hidden)
     if case.loss in (TRL, CHAT, VALUES):
         return scored(forward, hidden)
@@ -117,7 +134,8 @@ def _chunk_bytes(tokens: int, vocab: int, width: int, itemsize: int) -> int:
     """Logits of one chunk; for lengths that stand for a polynomial (`planner/grid`), an upper end."""
     if tokens > REAL_TOKENS:
         return 2 * tokens * width * itemsize
-    return _next_power_of_2(ceil_div(tokens, ceil_div(vocab, width))) * vocab * itemsize
+    rows = min(_next_power_of_2(ceil_div(tokens, ceil_div(vocab, width))), tokens)
+    return rows * vocab * itemsize
 
 
 def _next_power_of_2(value: int) -> int:

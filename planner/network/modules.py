@@ -6,7 +6,7 @@ part of the flat buffers a rank owns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,18 +43,31 @@ class Module:
                 yield from adapter.own()
 
 
+@dataclass(frozen=True)
+class Tail:
+    """How many operators of a block keep something, and what the way back meets before the last of them."""
+
+    saved: int
+    signals: tuple[Callable[[], None], ...]
+    gradients: tuple[int, ...]
+    """Bytes of gradients that need nothing kept."""
+
+
 @dataclass
 class Layer:
-    """One transformer block: its linear modules by short name, and its norms in order of use."""
+    """One transformer block: linear modules and norms by short name; `order` is that of registration."""
 
     linears: dict[str, Module]
     norms: dict[str, Module]
+    order: tuple[str, ...]
     index: int = 0
+    tails: dict[bool, Tail] = field(default_factory=lambda: {})
+    """Where making it again ends, with its adapters and without."""
 
     def modules(self) -> Iterator[Module]:
         """In registration order."""
-        yield from self.linears.values()
-        yield from self.norms.values()
+        for name in self.order:
+            yield self.linears[name] if name in self.linears else self.norms[name]
 
 
 class Weights(Protocol):
@@ -75,6 +88,8 @@ class Network:
     positions: Module | None = None
     embedding_norm: Module | None = None
     head: Module | None = None
+    final_norm_first: bool = False
+    """OPT registers its last norm before its blocks."""
     _order: list[Parameter] = field(default_factory=lambda: [])
 
     def modules(self) -> Iterator[Module]:
@@ -84,9 +99,12 @@ class Network:
             yield self.positions
         if self.embedding_norm is not None:
             yield self.embedding_norm
+        if self.final_norm_first:
+            yield self.final_norm
         for layer in self.layers:
             yield from layer.modules()
-        yield self.final_norm
+        if not self.final_norm_first:
+            yield self.final_norm
         if self.head is not None:
             yield self.head
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from planner.architecture.spec import Experts
 from planner.memory.arena import Buffer
-from planner.network.forward import Forward
+from planner.network.forward import Forward, fuses_cast
 from planner.network.gated import gated
+from planner.network.liger import activates
+from planner.network.liger_experts import Chosen, fused_experts
 from planner.network.modules import Layer, Module
 from planner.network.views import split
 from planner.tape import ops
@@ -43,6 +45,9 @@ def _shared_names(forward: Forward, prefix: str) -> tuple[str, ...]:
 def _experts(forward: Forward, layer: Layer, x: Tensor, experts: Experts) -> Tensor:
     tape, rows = forward.tape, forward.tokens * experts.per_token
     weights, chosen = _route(forward, layer, x, experts)
+    if activates(forward.case):
+        up, down = (layer.linears[f"experts.{name}"] for name in ("gate_up_proj", "down_proj"))
+        return fused_experts(forward, up, down, x, Chosen(experts.per_token, chosen, weights))
     order = [tape.arena.new(rows * INDEX_BYTES, "activations") for _ in range(2)]  # of rows, and of tokens
     sorted_rows = _pick(forward, x, rows * forward.arch.hidden, order[1])
     weights = _pick(forward, weights, rows, order[0])
@@ -71,7 +76,7 @@ def _route(forward: Forward, layer: Layer, x: Tensor, experts: Experts) -> tuple
     )
     if experts.wide_weights:
         logits = ops.cast(tape, logits, FP32)
-    probabilities = ops.saves_output(tape, logits, itemsize=FP32)
+    probabilities = ops.softmax(tape, logits, itemsize=FP32, fuses_cast=fuses_cast(forward.case))
     del logits
     chosen = tape.arena.new(rows * INDEX_BYTES, "activations")
     weights = _pick(forward, probabilities, rows, chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.architecture.spec import Rotary
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
+from planner.network.liger import turned, turns_in_place
 from planner.network.modules import Layer
 from planner.tape import ops
 from planner.tape.autograd import Gradients, Tensor
@@ -18,10 +19,27 @@ def rotary_tables(forward: Forward) -> tuple[Buffer, ...]:
     if arch.rotary is Rotary.none:
         return ()
     itemsize = FP32 if arch.rotary is Rotary.fp32_tables else forward.itemsize
-    nbytes = forward.case.seq_len * (arch.rotary_width or arch.head_dim) * itemsize
-    forward.tape.multiplies()  # frequencies x positions
+    forward.passes()
     kinds = 2 if arch.rotary_per_kind and arch.global_layers else 1
-    return tuple(forward.tape.arena.new(nbytes, "activations") for _ in range(2 * kinds))
+    return tuple(table for _ in range(kinds) for table in _made(forward, itemsize))
+
+
+def _made(forward: Forward, itemsize: int) -> tuple[Buffer, ...]:
+    """Both tables of one kind: angles, their cosines and sines, scaled, in fp32; then as they are used."""
+    numel = forward.case.seq_len * (forward.arch.rotary_width or forward.arch.head_dim)
+    tape = forward.tape
+    half = tape.arena.new(numel // 2 * FP32, "activations")
+    tape.multiplies()  # frequencies x positions
+    wide = [tape.arena.new(numel * FP32, "activations")]
+    for _ in range(2):
+        plain = tape.arena.new(numel * FP32, "activations")
+        wide.append(tape.arena.new(numel * FP32, "activations"))
+        del plain
+    if itemsize == FP32:
+        return wide[1], wide[2]
+    tables = tuple(tape.arena.new(numel * itemsize, "activations") for _ in range(2))
+    del half
+    return tables
 
 
 def rotate(forward: Forward, layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,6 +48,9 @@ def rotate(forward: Forward, layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor
     if arch.rotary is Rotary.none or layer.index in arch.unrotated_layers:
         return q, k
     tables = _tables(forward, layer)
+    if turns_in_place(forward.case):
+        k, q = turned(forward, tables, k), turned(forward, tables, q)
+        return q, k
     q, k = _turned(forward, tables, q), _turned(forward, tables, k)
     return (ops.scale(forward.tape, q) if arch.scaled_queries else q), k
 
@@ -60,7 +81,7 @@ def _full(forward: Forward, tables: tuple[Buffer, ...], x: Tensor, itemsize: int
     """X * cos + rotate_half(x) * sin: cos and sin are saved, the input is not."""
     tape, (cosines, sines) = forward.tape, tables
     straight = ops.elementwise(tape, [x], itemsize=itemsize, saves=(cosines,))
-    half = ops.elementwise(tape, [x])
+    half = ops.rotate_half(tape, x)
     turned = ops.elementwise(tape, [half], itemsize=itemsize, saves=(sines,))
     del half
     return ops.add(tape, straight, turned)

@@ -13,7 +13,7 @@ from planner.network.adapters import adapted
 from planner.network.attention import Masks, attention_masks
 from planner.network.block import block
 from planner.network.checkpoint import checkpointed
-from planner.network.forward import Body, KeptInput, WeightHooks, hooked
+from planner.network.forward import Body, KeptInput, WeightHooks, hooked, within
 from planner.network.gptq import gptq_linear
 from planner.network.modules import Layer, Module, Network
 from planner.network.norms import normalise
@@ -49,14 +49,29 @@ class ForwardPass:
 
     def hidden_states(self) -> Tensor:
         """From token ids to the last layer's output."""
-        x = self._embed()
+        for _ in range(self._outer_modules + 1):
+            self.hooks.pass_by()
+        x = embedded = self._embed()
         self.masks = attention_masks(self)
         self.rotary = rotary_tables(self)
         for layer in self.network.layers:
             x = self._hooked(layer, x)
         if not self.checkpoints:  # a checkpoint keeps the arguments of its block
             self.masks, self.rotary = Masks(), ()
-        return self.norm(self.network.final_norm, x)
+        out = self.norm(self.network.final_norm, x)
+        del embedded  # "inputs_embeds" names it to the end
+        return ops.signal(self.tape, out, self.hooks.pass_back)
+
+    @property
+    def _outer_modules(self) -> int:
+        """Modules around the one that holds the blocks: that of the language model, and peft's two."""
+        return 1 if self.case.lora is None else 3
+
+    def ended(self, loss: Tensor) -> Tensor:
+        """The loss as the outermost module gives it, with DeepSpeed's hooks on its way back."""
+        for _ in range(self._outer_modules):
+            loss = ops.signal(self.tape, loss, self.hooks.pass_back)
+        return loss
 
     def _hooked(self, layer: Layer, x: Tensor) -> Tensor:
         """FSDP's hooks lie around the checkpoint: what is made again finds its weights there."""
@@ -68,6 +83,9 @@ class ForwardPass:
         )
 
     def _run(self, layer: Layer, x: Tensor) -> Tensor:
+        return self.within(x, partial(self._inner, layer))
+
+    def _inner(self, layer: Layer, x: Tensor) -> Tensor:
         return checkpointed(self, layer, x, self._block) if self.checkpoints else self._block(layer, x)
 
     def _block(self, layer: Layer, x: Tensor) -> Tensor:
@@ -77,11 +95,23 @@ class ForwardPass:
         """Run one leaf module with DeepSpeed's hooks around it."""
         return hooked(self.tape, self.hooks, module, x, body)
 
+    def passes(self) -> None:
+        """A module without weights runs of which no gradient is taken."""
+        self.hooks.pass_by()
+
+    def within(self, x: Tensor, body: Body) -> Tensor:
+        """Run the code of a module without weights of its own with DeepSpeed's hooks around it."""
+        return within(self.tape, self.hooks, x, body)
+
     def linear(self, module: Module, x: Tensor) -> Tensor:
-        """A linear layer and, where it has one, its adapter."""
+        """A linear layer and, where it has one, its adapter, which is a module around both."""
+        if module.lora_a is None:
+            return self.plain_linear(module, x)
+        return self.within(x, partial(self._with_adapter, module))
+
+    def _with_adapter(self, module: Module, x: Tensor) -> Tensor:
         result = self.plain_linear(module, x)
-        adapts = self.adapters and module.lora_a is not None
-        return adapted(self, module, x, result) if adapts else result
+        return adapted(self, module, x, result) if self.adapters else result
 
     def plain_linear(self, module: Module, x: Tensor) -> Tensor:
         """A linear layer without its adapter."""
@@ -102,7 +132,7 @@ class ForwardPass:
         base = self.case.quantization
         assert base is not None
         if base.kind == GPTQ:
-            return gptq_linear(self.tape, x, module.weight, rows=rows)
+            return gptq_linear(self.tape, x, module.weight, rows=rows, casts=self.case.dtype != "fp16")
         return self.call(module, x, lambda inner: self._unpacked(module, inner, rows, base))
 
     def _unpacked(self, module: Module, x: Tensor, rows: int, base: Quantization) -> Tensor:

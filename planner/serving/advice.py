@@ -167,7 +167,7 @@ def _wider(case: ServingCase) -> Iterator[Change]:
 
 def _notes(engine: Engine, division: Division) -> Iterator[str]:
     case = engine.case
-    yield "from SGLang's source; weights, pool and decode graphs were measured in one start (H200, 0.5.17)"
+    yield "from SGLang's source; weights, pools, prefill and one start's graphs were measured (H200, 0.5.17)"
     if case.context_length > case.model.max_positions:
         yield (
             f"context_length {case.context_length} is above the {case.model.max_positions} of the model; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,14 @@ class GenerationCase:
         return self.batch_size > 1 if self.padded is None else self.padded
 
 
-def parse_serving_case(case: Mapping[str, Any]) -> ServingCase | GenerationCase:
+def parse_serving_case(
+    case: Mapping[str, Any], *, read: Callable[[Mapping[str, Any]], ServedModel] = served_model
+) -> ServingCase | GenerationCase:
     """Check a serving case and give it types.
+
+    Args:
+        case: in the case format.
+        read: returns the model of a Hugging Face configuration.
 
     Raises:
         CaseError: naming every problem of the case.
@@ -89,7 +95,7 @@ def parse_serving_case(case: Mapping[str, Any]) -> ServingCase | GenerationCase:
     problems = problems_of(case)
     if problems:
         raise CaseError(*problems)
-    model, asked = served_model(case["hf_config"]), case.get("quantization")
+    model, asked = read(case["hf_config"]), case.get("quantization")
     if case.get("dtype") == "fp8":  # a short way to say: bf16, weights quantised
         case, asked = {**case, "dtype": "bf16"}, asked or "fp8"
     plan = weight_format(asked, model.quantization)

@@ -60,6 +60,8 @@ class Division:
     sort_bytes: int
     starts: bool
     load: Load | None
+    rows: int
+    """Requests whose tokens are picked in one step."""
 
     def leaves(self, activations_bytes: int) -> bool:
         """Whether running requests find their room, with some to spare."""
@@ -108,6 +110,7 @@ def divide(engine: Engine, fraction: float) -> Division:
         sort_bytes=sort_bytes(case, rows),
         starts=starts and engine.load_bytes <= free and _has_kernels(case),
         load=load,
+        rows=rows,
     )
 
 

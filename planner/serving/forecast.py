@@ -26,6 +26,7 @@ class ServingForecast:
         concurrency_mem_fraction_static: smallest fraction for the wanted concurrency (None: no fraction is).
         good_mem_fraction_static: largest that leaves activations, logits and graphs their room (None: none).
         cause, fix: why it does not fit, and the cheapest change.
+        simulated: where its code was played: what each pass took, and the largest allocations.
     """
 
     mem_fraction_static: float
@@ -58,6 +59,7 @@ class ServingForecast:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     tier: str = "formula"
+    simulated: dict[str, Any] = field(default_factory=lambda: {})
 
     @property
     def components(self) -> dict[str, int]:
@@ -90,6 +92,7 @@ class ServingForecast:
             "components": {k: _rounded(v) for k, v in self.components.items()},
             "notes": list(self.notes),
             "seconds": round(self.seconds, 4),
+            **({"simulated": self.simulated} if self.simulated else {}),
         }
 
 

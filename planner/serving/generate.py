@@ -47,9 +47,9 @@ def forecast_generation(case: GenerationCase) -> GenerationForecast:
         components=parts,
         budget_bytes=budget,
         fits=fits,
-        label=None if budget is None else _label(peak, budget),
+        label=None if budget is None else label_of(peak, budget),
         largest_batch=None if budget is None else largest_batch(case, budget),
-        cause=_cause(case, parts, budget) if fits is False else None,
+        cause=cause_of(case, parts, budget) if fits is False else None,
         fix=_fix(case, budget) if fits is False and budget is not None else None,
         notes=tuple(_notes(case)),
         seconds=time.perf_counter() - began,
@@ -82,13 +82,15 @@ def largest_batch(case: GenerationCase, budget: int) -> int:
     return low
 
 
-def _label(peak: int, budget: int) -> str:
+def label_of(peak: int, budget: int) -> str:
+    """The word of a verdict."""
     if peak > budget:
         return "does not fit"
     return "tight" if budget - peak < TIGHT_SHARE * budget else "fits"
 
 
-def _cause(case: GenerationCase, parts: dict[str, int], budget: int | None) -> str:
+def cause_of(case: GenerationCase, parts: dict[str, int], budget: int | None) -> str:
+    """Say what is too large, and what the largest part of it is."""
     largest = max(parts, key=lambda name: parts[name])
     need, room = gib(sum(parts.values())), gib(budget or 0)
     shape = f"a batch of {case.batch_size} x ({case.input_tokens} + {case.output_tokens} tokens)"

@@ -83,6 +83,12 @@ class ServedModel:
     quantization: Mapping[str, Any] = field(default_factory=lambda: {}, hash=False)
 
 
+def is_served(config: Config) -> bool:
+    """Whether `served_model` knows the family of a configuration."""
+    family = str(config.get("model_type"))
+    return family == GPT_OSS or family in FAMILIES or config.get("kv_lora_rank") is not None
+
+
 def served_model(config: Config) -> ServedModel:
     """Read a Hugging Face configuration.
 
@@ -99,9 +105,9 @@ def served_model(config: Config) -> ServedModel:
         model = _gpt_oss(config)
     elif family not in FAMILIES and config.get("kv_lora_rank") is not None:
         like_deepseek = architecture_of({**config, "model_type": "deepseek_v3"})  # Kimi K2 and others
-        model = replace(_of_architecture(like_deepseek), model_type=family)
+        model = replace(model_of(like_deepseek), model_type=family)
     else:
-        model = _of_architecture(architecture_of(config))
+        model = model_of(architecture_of(config))
     return replace(model, quantization=_quantization_config(config))
 
 
@@ -121,7 +127,8 @@ def _size(config: Config, key: str, default: int | None = None, *, least: int = 
     return value
 
 
-def _of_architecture(arch: Architecture) -> ServedModel:
+def model_of(arch: Architecture) -> ServedModel:
+    """Return what serving needs of an architecture."""
     norm = norm_width(arch) * (2 if has_norm_bias(arch) else 1)
     beside = (arch.vocab if arch.head_bias else 0) + (norm if arch.embedding_norm else 0)
     latent, experts = arch.latent, arch.experts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from planner.serving.advice import advise
 from planner.serving.case import ServingCase
 from planner.serving.defaults import default_fraction, reserve_mib
-from planner.serving.division import divide, engine_of, minimum_fraction
+from planner.serving.division import Division, Engine, divide, engine_of, minimum_fraction
 from planner.serving.forecast import ServingForecast
 from planner.units import MIB
 
@@ -16,8 +17,13 @@ def forecast_sglang(case: ServingCase) -> ServingForecast:
     """Divide the card as the engine would, and judge it."""
     began = time.perf_counter()
     engine = engine_of(case)
-    fraction = case.mem_fraction_static or default_fraction(case)
-    division = divide(engine, fraction)
+    division = divide(engine, case.mem_fraction_static or default_fraction(case))
+    return replace(judged(engine, division), seconds=time.perf_counter() - began)
+
+
+def judged(engine: Engine, division: Division) -> ServingForecast:
+    """Judge a division of the card."""
+    case, fraction = engine.case, division.fraction
     load, wanted = division.load, case.concurrency
     advice = advise(engine, division)
     replicas = case.dp_size
@@ -50,5 +56,4 @@ def forecast_sglang(case: ServingCase) -> ServingForecast:
         fix=advice.fix,
         gpus=case.tp_size * replicas,
         notes=advice.notes,
-        seconds=time.perf_counter() - began,
     )

@@ -17,6 +17,8 @@ class Group:
 
     def __init__(self, ranks: Iterable[int], own: int) -> None:
         self.ranks, self.own = list(ranks), own
+        self._rank = self.ranks.index(own) if own in self.ranks else -1
+        self.group_name = f"simulated {self.ranks}"
 
     def size(self) -> int:
         """How many there are."""
@@ -24,7 +26,7 @@ class Group:
 
     def rank(self) -> int:
         """Which of them this process is; -1 where it is none."""
-        return self.ranks.index(self.own) if self.own in self.ranks else -1
+        return self._rank
 
 
 class Done:

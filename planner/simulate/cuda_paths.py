@@ -34,8 +34,8 @@ def cuda_paths(*, hopper: bool) -> Iterator[None]:
     def narrow_softmax(
         x: torch.Tensor, dim: int = -1, *rest: Any, dtype: Any = None, **kw: Any
     ) -> torch.Tensor:
-        if dtype is torch.float32 and x.dtype in (torch.bfloat16, torch.float16):
-            return aten._softmax(x, dim, True)  # `half_to_float`: one kernel on CUDA
+        if dtype is torch.float32 and x.dtype is torch.float16:
+            return aten._softmax(x, dim, True)  # `half_to_float`, which bf16 has not (`SoftMax.cpp`)
         return softmax(x, dim, *rest, dtype=dtype, **kw)
 
     with (

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 aten = torch.ops.aten
 LARGE_BYTES = 1 << 20
@@ -67,7 +67,13 @@ def _changed(schema: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _tensors(tree: Any) -> Any:
-    return (one for one in tree_leaves(tree) if isinstance(one, torch.Tensor))
+    for one in tree:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (tuple, list)):
+            yield from _tensors(one)
+        elif isinstance(one, dict):
+            yield from _tensors(one.values())
 
 
 def _is_cpu(tensor: torch.Tensor) -> bool:
@@ -88,7 +94,8 @@ def _room(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of main memory of the same shape, whose pages are not there before they are touched."""
     nbytes = tensor.untyped_storage().nbytes()
     if nbytes < LARGE_BYTES:
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+        # `zero.Init` has changed where tensors are made that name no device
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     flat = torch.frombuffer(pages, dtype=torch.uint8).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())

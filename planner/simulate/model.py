@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from planner.errors import CaseError
+from planner.errors import CaseError, did_you_mean
 from planner.simulate.recorder import GPU, Recorder
-from planner.simulate.shaped.liger import apply_kernels
+from planner.simulate.shaped.liger_model import apply_kernels
 from planner.simulate.shaped.packed import DTYPES, Linear4bit, pack
 from planner.training_case import Lora, Method, TrainingCase
 
@@ -50,6 +50,9 @@ def build_model(
             model = make()
         pack(model, case.quantization, dtype)
         return model
+    if case.engine == "fsdp2":
+        with recorder.elsewhere(), torch.device(GPU):
+            return make().to(torch.float32 if case.fsdp.fp32_params else dtype)
     if case.zero_stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=dict(ds_config), dtype=dtype):
             return make()
@@ -112,6 +115,7 @@ def _adapted(lora: Lora, model: Any) -> Any:
         use_rslora=lora.use_rslora,
         task_type="CAUSAL_LM",
     )
+    _check_targets(lora, model)
     known = {id(parameter) for parameter in model.parameters()}
     try:
         with torch.device(GPU):
@@ -128,6 +132,22 @@ def _adapted(lora: Lora, model: Any) -> Any:
         if lora.train_base:
             parameter.requires_grad_(True)
     return model
+
+
+def _check_targets(lora: Lora, model: Any) -> None:
+    """Raises CaseError for a target that no module ends with; peft is content if any of them matches."""
+    if isinstance(lora.target_modules, str):
+        return
+    modules = dict(model.named_modules())
+    for target in lora.target_modules:
+        if not any(name == target or name.endswith(f".{target}") for name in modules):
+            known = {
+                name.rpartition(".")[2] for name, one in modules.items() if isinstance(one, torch.nn.Linear)
+            }
+            raise CaseError(
+                f"LoRA target {target!r} names no linear layer of a {model.config.model_type} model. "
+                f"{did_you_mean(target, known)}"
+            )
 
 
 def _freeze(model: Any, trained: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -10,20 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 
-TALKERS = ("DeepSpeed", "transformers", "peft", "torch")
+from planner.forecasting import without_collecting
 
 
 def load_deepspeed() -> None:
     """Import DeepSpeed, which says what it thinks of this machine, and on the standard output."""
-    before = logging.root.manager.disable
+    first, before = "deepspeed" not in sys.modules, logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with redirect_stdout(sys.stderr):  # its logger keeps the stream of this moment
+        with redirect_stdout(sys.stderr), without_collecting():  # its logger keeps the stream of this moment
             import_module("deepspeed")
             # imported while zero.Init has torch's constructors patched, it keeps the patched ones
             import_module("torch._dynamo")
     finally:
         logging.disable(before)
+    if first:
+        gc.freeze()  # DeepSpeed collects garbage in each start; what was imported is none
 
 
 @contextmanager
@@ -39,15 +42,12 @@ def same_environment() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Only errors are said, for as long as this lasts."""
-    loggers = [logging.getLogger(name) for name in TALKERS]
-    levels = [logger.level for logger in loggers]
+    """Only errors are said, for as long as this lasts: by libraries that are imported meanwhile, too."""
+    before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)

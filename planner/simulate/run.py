@@ -10,15 +10,20 @@ import torch
 from planner.memory.arena import Arena, Buffer
 from planner.memory.replay import gpu_allocator
 from planner.simulate.engine import WEIGHTS, name_gradients, name_states, start_engine
+from planner.simulate.fsdp2 import fake_ranks, shard
 from planner.simulate.model import build_model, prepare
 from planner.simulate.modules import ModuleNames
+from planner.simulate.nvme import swapping
 from planner.simulate.recorder import ACTIVATIONS, GPU, Recorder
 from planner.simulate.settings import ds_config
-from planner.simulate.shaped.liger import rotating
+from planner.simulate.shaped.flash import flash_attention
+from planner.simulate.shaped.liger_model import patched
+from planner.simulate.shaped.packed import unpacking
 from planner.simulate.steady import repeat
 from planner.simulate.surroundings import simulated_gpu
+from planner.simulate.ulysses import share_sequences, sharing
 from planner.simulate.weights import ModelWeights
-from planner.tables import HOPPER, gpu, workspace_bytes
+from planner.tables import HOPPER, card_of, gpu, workspace_bytes
 from planner.training import DISTINCT_MICRO_BATCHES, STEPS_FOR_FRAGMENTS, STEPS_FOR_PEAK
 from planner.training_case import TrainingCase
 
@@ -57,18 +62,25 @@ class SimulatedRun:
         self.modules = ModuleNames()
         offloads = (case.offload_optimizer, case.offload_param) != ("none", "none") or case.checkpointing.cpu
         self.recorder = Recorder(
-            self.arena, workspace_bytes(case.device), offloads=offloads, where=self.modules.now
+            self.arena,
+            workspace_bytes(case.device),
+            card=card_of(case.device),
+            offloads=offloads,
+            where=self.modules.now,
         )
         self.start_peak_bytes = 0
         self._first = 0  # number of the event that the last step began with
         self._ends: list[tuple[int, str]] = []  # of its phases
         self._left: list[Buffer] | None = None
+        self._kept: Any = None  # outputs of the model that the caller holds during backward
 
     def play(self, *, steps: int = STEPS_FOR_FRAGMENTS) -> Arena:
         """Run everything; the arena then holds events, phases and the peak of the steps."""
         case, hopper = self.case, gpu(self.case.device).capability == HOPPER
         device = simulated_gpu(self.recorder, rank=self._rank, world_size=case.world_size, hopper=hopper)
-        with device, rotating(case):
+        swaps = swapping(case, self._ds_config)
+        ranks = fake_ranks(case, self.recorder, rank=self._rank)
+        with device, patched(case), unpacking(), flash_attention(case), sharing(case), swaps, ranks:
             engine = self._start()
             self.start_peak_bytes = max(phase.peak_bytes for phase in self.arena.phases)
             self.arena.forget_peak()
@@ -92,10 +104,13 @@ class SimulatedRun:
         model = build_model(self.case, self._config, self._ds_config, recorder, trust=self._trust)
         recorder.take(model.parameters())
         model = prepare(self.case, model)
+        if self.case.engine == "fsdp2":
+            shard(self.case, model)
         self.modules.follow(model)
         self.arena.end_phase("load")
         recorder.label, recorder.starting = STARTING, True
-        engine = start_engine(self.case, model, self._ds_config, recorder)
+        groups = share_sequences(self.case, model)
+        engine = start_engine(self.case, model, self._ds_config, recorder, groups=groups)
         recorder.starting = False
         self.weights = ModelWeights(model, self.case.quantization, self.case.dtype)
         name_states(recorder, engine)
@@ -122,22 +137,23 @@ class SimulatedRun:
         recorder.label = INPUTS
         inputs = _inputs(case)
         recorder.label, recorder.answer = ACTIVATIONS, not case.masked  # "is nothing masked?"
-        loss = engine(**inputs).loss
+        outputs = engine(**inputs)
         recorder.answer = False  # "is anything infinite?"
+        self._kept = outputs if case.outputs_kept else None
         self._end_phase("forward", step)
-        return loss
+        return outputs.loss
 
     def _backward(self, engine: Any, loss: Any, step: int) -> None:
         recorder = self.recorder
         recorder.label, recorder.backward = BACKWARD, True
         engine.backward(loss)
-        recorder.backward = False
+        recorder.backward, self._kept = False, None
         name_gradients(recorder, engine.module.parameters())
         self._end_phase("backward", step)
 
 
 def _inputs(case: TrainingCase) -> dict[str, Any]:
-    shape = (case.micro_batch, case.seq_len)
+    shape = (case.micro_batch, case.seq_len // case.sequence_parallel)
 
     def numbers() -> torch.Tensor:
         return torch.empty(shape, dtype=torch.int64, device=GPU)
@@ -146,6 +162,6 @@ def _inputs(case: TrainingCase) -> dict[str, Any]:
     inputs = {"input_ids": ids, "labels": ids}
     if case.padded:
         inputs["attention_mask"] = numbers()
-    if case.packed:
+    if case.packed or case.sequence_parallel > 1:  # where a rank's part of the sequence lies
         inputs["position_ids"] = numbers()
     return inputs

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+META = torch.device("meta")
 _METADATA = frozenset(
     {"resize_", "resize_as_", "set_", "transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "detach_"}
 )
@@ -33,24 +33,27 @@ class Shapes:
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
+        self._kinds: dict[int, _Kind] = {}  # an operator hashes itself in Python; `_kind` keeps it alive
 
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What the operator returns; a change of values is none on this device."""
-        kind = _kind(func)
+        kind = self._kinds.get(id(func))
+        if kind is None:
+            kind = self._kinds[id(func)] = _kind(func)
         if kind is _Kind.changes:
             return self._changed(func, args, kwargs)
         if kind is _Kind.changes_lists:
-            return None if args[0][0].device.type == "meta" else func(*args, **kwargs)
+            return None if args[0][0].is_meta else func(*args, **kwargs)
         if kind is _Kind.other:
             return func(*args, **kwargs)
         return self._made(func, args, kwargs)
 
     def _changed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Let torch check shapes that it has not seen yet."""
-        if args[0].device.type != "meta":
+        if not args[0].is_meta:
             return func(*args, **kwargs)
         try:
-            key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else None)
+            key = (id(func), _key(args), _key(tuple(kwargs.items())) if kwargs else None)
             if key in self._known:
                 return args[0]
         except TypeError:  # an argument that cannot be remembered
@@ -60,7 +63,7 @@ class Shapes:
 
     def _made(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         try:
-            key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else None)
+            key = (id(func), _key(args), _key(tuple(kwargs.items())) if kwargs else None)
             known = self._known.get(key)
         except TypeError:  # an argument that cannot be remembered
             return func(*args, **kwargs)
@@ -97,9 +100,9 @@ def _kind(func: Any) -> _Kind:
 def _key(value: Any) -> Any:
     """Something to remember arguments by: of tensors all but their values."""
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.device.type
+        return value.shape, value.stride(), value.dtype, value.is_meta
     if isinstance(value, (tuple, list)):
-        return tuple([_key(one) for one in value])
+        return tuple(map(_key, value))
     return type(value), value
 
 
@@ -113,7 +116,7 @@ def _described(out: Any, args: Any) -> Any:
         if one is None:
             found.append(None)
             continue
-        own = isinstance(one, torch.Tensor) and one.device.type == "meta" and one.storage_offset() == 0
+        own = isinstance(one, torch.Tensor) and one.is_meta and one.storage_offset() == 0
         if not own or one.untyped_storage()._cdata in given:
             return NotImplemented
         if (
@@ -136,4 +139,4 @@ def _flat(args: Any) -> Any:
 
 def _new(described: Any) -> torch.Tensor:
     shape, stride, dtype = described
-    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    return torch.empty_strided(shape, stride, dtype=dtype, device=META)

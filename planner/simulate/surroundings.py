@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
@@ -23,6 +25,8 @@ OPS = {
 }
 """DeepSpeed's modules whose compiled kernels change tensors in place and allocate nothing."""
 
+
+MUON = "deepspeed.runtime.zero.muon"
 
 CHANGED = (
     "deepspeed.utils.groups",
@@ -46,25 +50,25 @@ class _Kernels:
         return lambda *args, **kwargs: None
 
 
-class _Parameters:
-    """Parameters of a module, which stage 3 asks for hundreds of times; those it owns do not change."""
-
-    def __init__(self) -> None:
-        self._own: dict[tuple[Any, bool], list[Any]] = {}
-
-    def __call__(self, module: Any, recurse: bool = False) -> Iterator[Any]:
-        """As `partitioned_param_coordinator.py: iter_params`."""
-        own = self._own.get((module, recurse))
-        if own is None:
-            own = self._own[module, recurse] = [one for _, one in module.named_parameters(recurse=recurse)]
-        return chain(own, (one for _, one in module.ds_external_parameters()))
-
-
 class _Grids:
     """A kernel of Triton: whatever grid it is started on changes values alone."""
 
     def __getitem__(self, grid: Any) -> Any:
         return lambda *args, **kwargs: None
+
+
+class _Signatures:
+    """Signatures of functions, one for all that were made of the same code."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, inspect.Signature] = {}
+
+    def __call__(self, function: Any) -> inspect.Signature:
+        """As `inspect.signature`."""
+        key = function if function.__defaults__ or function.__kwdefaults__ else function.__code__
+        if key not in self._known:
+            self._known[key] = inspect.signature(function)
+        return self._known[key]
 
 
 @contextmanager
@@ -73,22 +77,41 @@ def simulated_gpu(recorder: Recorder, *, rank: int, world_size: int, hopper: boo
     from planner.simulate.accelerator import SimulatedAccelerator, installed
     from planner.simulate.collectives import world_of
     from planner.simulate.cuda_paths import cuda_paths
+    from planner.simulate.shortcuts import shortcuts
 
     ranks = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size)}
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(mock.patch.dict(os.environ, ranks))
+        enter(_muon_uncompiled())
         for name in CHANGED:
             enter(_kept(importlib.import_module(name)))
         enter(installed(SimulatedAccelerator(recorder)))
         enter(world_of(rank, world_size))
         for name, builder in OPS.items():
             enter(mock.patch.object(importlib.import_module(name), builder, _Kernels))
-        for patch in _patches():
+        for patch in chain(_patches(), shortcuts()):
             enter(patch)
         enter(cuda_paths(hopper=hopper))
         enter(recorder)
         yield
+
+
+@contextmanager
+def _muon_uncompiled() -> Iterator[None]:
+    """DeepSpeed imports Muon to ask whether an optimizer is one, and compiles it, which takes seconds."""
+    before = set(sys.modules)
+    with mock.patch.object(torch, "compile", _as_it_is):
+        importlib.import_module(f"{MUON}.muon_optimizer")
+    try:
+        yield
+    finally:  # who trains with it in this process gets it compiled
+        for name in {name for name in sys.modules if name.startswith(MUON)} - before:
+            del sys.modules[name]
+
+
+def _as_it_is(function: Any = None, **_: Any) -> Any:
+    return function or _as_it_is
 
 
 @contextmanager
@@ -107,11 +130,11 @@ def _patches() -> Iterator[Any]:
     # ranges for a profiler, around a quarter of a million calls
     nvtx = importlib.import_module("deepspeed.utils.nvtx")
     yield mock.patch.object(nvtx, "enable_nvtx", False)
+    # read anew at each call of each of the two functions that stage 3 makes for a module
+    functions = importlib.import_module("torch.autograd.function")
+    yield mock.patch.object(functions, "inspect", SimpleNamespace(signature=_Signatures()))
     # it asks the other ranks whether they agree
     yield mock.patch.object(coordinator, "assert_ints_same_as_other_ranks", lambda *_: None)
-    offload, walk = importlib.import_module("deepspeed.runtime.zero.parameter_offload"), _Parameters()
-    for module in (coordinator, offload):
-        yield mock.patch.object(module, "iter_params", walk)
     # autocast, which is off, knows no meta device
     yield mock.patch.object(linear, "get_accelerator", lambda: SimpleNamespace(device_name=lambda: "cpu"))
     # the loss of `loss: chunked` as on a GPU, where Triton's kernels write into tensors that are there

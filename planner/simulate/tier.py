@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +19,10 @@ from planner.host import host_bytes
 from planner.simulate.unknown import read_case
 from planner.tables import CPU
 from planner.training_case import TrainingCase
-from planner.uncertainty import residuals
+from planner.uncertainty import simulated_residuals
 
 TIER = "simulate"
 MOST_SAID = 200
-LIGER_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Families that Liger changes alike: each RMSNorm, each MLP, the rotary function and the loss."""
 NEEDED = ("torch", "transformers", "deepspeed", "peft")
 
 
@@ -83,7 +82,7 @@ def simulation(
         host=host,
         disk=disk_bytes(case, run.weights),
         seconds=time.perf_counter() - began,
-        residuals=residuals(case),
+        residuals=simulated_residuals(case),
     )
     return Simulation(case, forecast, run)
 
@@ -103,7 +102,11 @@ def _read(content: Mapping[str, Any], *, folder: Path | None, trust: bool) -> tu
         raise NotSimulated(f"tier simulate runs the real code: {', '.join(missing)} must be installed")
     from planner.simulate.quiet import load_deepspeed, quiet
 
-    load_deepspeed()
+    try:
+        load_deepspeed()
+    except Exception as error:  # an installation that is broken, or too little memory to load it
+        said = str(error).strip().split("\n")[0][:MOST_SAID] or type(error).__name__
+        raise NotSimulated(f"tier simulate runs the real code, which cannot be imported: {said}") from error
     with quiet():
         return read_case(content, folder=folder, trust=trust)
 
@@ -118,11 +121,12 @@ def trained_numel(content: Mapping[str, Any], *, folder: Path | None = None, tru
     from planner.simulate.model import build_model, prepare
     from planner.simulate.quiet import quiet
     from planner.simulate.run import SimulatedRun
+    from planner.simulate.shaped.flash import flash_attention
 
     plain = replace(case, zero_stage=0, gradient_checkpointing=False, quantization=None, liger=False)
     try:
         recorder = SimulatedRun(plain, content, config).recorder
-        with quiet(), installed(SimulatedAccelerator(recorder)):
+        with quiet(), installed(SimulatedAccelerator(recorder)), flash_attention(plain):
             model = prepare(plain, build_model(plain, config, {}, recorder, trust=trust))
     except CaseError:
         raise
@@ -148,6 +152,11 @@ def _played(case: TrainingCase, content: Mapping[str, Any], config: Any, *, rank
 
 def _failure(case: TrainingCase, where: str, error: Exception) -> str:
     """What went wrong in which module, and at which operator where torch says so."""
+    if _ran_short(error):
+        return (
+            f"{case.architecture.model_type} cannot be simulated here: this process is given no more main "
+            "memory, or addresses (`ulimit -v`)"
+        )
     said = str(error).strip().split("\n")[0][:MOST_SAID] or type(error).__name__
     module = f" in module {where}" if where else ""
     return (
@@ -156,22 +165,24 @@ def _failure(case: TrainingCase, where: str, error: Exception) -> str:
     )
 
 
+def _ran_short(error: Exception) -> bool:
+    """Whether this process ran out of main memory, as Python, the system or torch say it."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
 def _refuse(case: TrainingCase) -> None:
     """Raises NotSimulated for settings whose code cannot run without a GPU, or is not simulated."""
-    base, lora = case.quantization, case.lora
+    base = case.quantization
     reasons = {
-        "a gptq base": base is not None and base.kind == "gptq",
-        "quantised weights at zero_stage 3": base is not None and case.zero_stage == 3,
-        "lora.use_dora on quantised weights": base is not None and lora is not None and lora.use_dora,
-        "lora.train_base on quantised weights": base is not None and lora is not None and lora.train_base,
-        f"Liger kernels in {case.architecture.model_type}": case.liger
-        and case.architecture.model_type not in LIGER_FAMILIES,
-        f"engine {case.engine}": case.engine not in ("deepspeed", "plain"),
-        "sequence_parallel": case.sequence_parallel > 1,
-        f"attention {case.attention}": case.attention not in ("sdpa", "eager"),
+        "a gptq base of 3 bits (what its compiled code makes, only a GPU can tell)": base is not None
+        and (base.kind, base.bits) == ("gptq", 3),
+        "flash_attention_2 over padded batches (it goes by how many tokens are real)": case.padded
+        and case.attention == "flash_attention_2",
         "LitGPT's code": "litgpt" in (case.attention_code, case.loss.partition("_")[0]),
-        "outputs_kept": case.outputs_kept,
-        "offload to NVMe": "nvme" in (case.offload_optimizer, case.offload_param),
         "a job without a GPU": case.device == CPU,
         "a perceptron": bool(case.architecture.widths),
     }

@@ -13,7 +13,16 @@ from planner.forecasting import is_unknown
 from planner.parsing import parse_training_case
 from planner.training_case import TrainingCase
 
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
+MOST = 10_000_000
+SIZES = {
+    "num_hidden_layers": 2000,
+    **dict.fromkeys(("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"), MOST),
+    **dict.fromkeys(("vocab_size", "intermediate_size"), MOST),
+}
+"""Sizes and the most that is taken for meant."""
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+DECODERS = ("gpt_neox", "gpt_neox_japanese")
+"""Models that look back alone, whatever `is_decoder` of their configuration says."""
 OWN_CODE = "auto_map"
 """Key of config.json that names code which came with the model."""
 
@@ -34,13 +43,16 @@ def read_case(
     given = content.get("hf_config")
     if not isinstance(given, Mapping):
         raise CaseError("hf_config must be a mapping: the model's config.json")
-    own = bool(given.get(OWN_CODE)) and folder is not None
-    config = _own_config(folder) if own and trust else transformers_config(dict(given))
+    own = trust and bool(given.get(OWN_CODE)) and folder is not None
+    config = _own_config(folder) if own else transformers_config(dict(given))
 
     def architecture(case: Mapping[str, Any]) -> Architecture:
         return unverified_architecture(config) if is_unknown(case) else architecture_of(case["hf_config"])
 
-    return parse_training_case(content, architecture=architecture), config
+    case = parse_training_case(content, architecture=architecture)
+    if not own:
+        check_attention(config, case.attention)
+    return case, config
 
 
 def transformers_config(given: dict[str, Any]) -> Any:
@@ -62,22 +74,68 @@ def transformers_config(given: dict[str, Any]) -> Any:
         near = did_you_mean(name, CAUSAL).partition(" Known:")[0].partition("Known:")[0]
         raise CaseError(f"model_type {name!r}: this transformers has no such language model. {near}".strip())
     given.pop("architectures", None)
+    _check_sizes(given)
     try:
         config = AutoConfig.for_model(name, **given)
     except Exception as error:  # each family checks its own keys, with errors of its own
         said = " ".join(str(error).split()) or type(error).__name__
         raise CaseError(f"hf_config of {name}: {said}") from error
-    _check_sizes(config.get_text_config())
+    _check_decoder(config)
+    _check_sizes(vars(config.get_text_config()))
+    _check_activations(config.get_text_config())
     config.use_cache = False
     return config
 
 
-def _check_sizes(config: Any) -> None:
+def check_attention(config: Any, attention: str) -> None:
+    """Refuse an attention that transformers' code of a model does not have.
+
+    Raises:
+        CaseError: naming what it has.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM._model_mapping[type(config)]
+    if attention == "sdpa" and not model._supports_sdpa:
+        raise CaseError(
+            f"attention: {config.model_type} has no sdpa in this transformers; eager is what it has"
+        )
+
+
+def _check_decoder(config: Any) -> None:
+    """Raises CaseError for a model that sees what comes after a token, or that has an encoder beside it."""
+    name = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise CaseError(f"hf_config of {name}: it has an encoder beside its decoder; give a decoder alone")
+    if getattr(config, "is_decoder", True) or name in DECODERS:
+        return
+    raise CaseError(
+        f"hf_config of {name}: is_decoder is not true, so it also sees what comes after a token and is no "
+        "causal language model; set is_decoder to true in its config.json if it was trained as one"
+    )
+
+
+def _check_activations(config: Any) -> None:
+    """Raises CaseError for the name of an activation that transformers does not have."""
+    from transformers.activations import ACT2FN
+
+    for key in ACTIVATIONS:
+        name = getattr(config, key, None)
+        if isinstance(name, str) and name not in ACT2FN:
+            raise CaseError(f"hf_config: {key} {name!r} is no activation. {did_you_mean(name, ACT2FN)}")
+
+
+def _check_sizes(sizes: Mapping[str, Any]) -> None:
     """Raises CaseError for sizes that are none; transformers takes a model of minus two layers."""
-    for key in SIZES:
-        value = getattr(config, key, 1)
-        if isinstance(value, int) and value < 1:
-            raise CaseError(f"hf_config: {key} is {value}; it must be above 0")
+    for key, most in SIZES.items():
+        value = sizes.get(key)
+        if isinstance(value, (int, float)) and not 1 <= value <= most:
+            raise CaseError(f"hf_config: {key} is {value}; it must lie between 1 and {most:,}")
+    heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
+        raise CaseError(
+            f"hf_config: num_attention_heads is {heads}, no multiple of num_key_value_heads, {groups}"
+        )
 
 
 def _own_config(folder: Path) -> Any:

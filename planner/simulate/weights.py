@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.network.gptq import gptq_parts
 from planner.network.quantized import quantized_parts
+from planner.simulate.shaped.gptq import GptqLinear
 from planner.simulate.shaped.packed import PackedLinear
 from planner.tape.autograd import Parameter
 from planner.training_case import Quantization
@@ -21,25 +23,38 @@ class ModelWeights:
     """
 
     def __init__(self, model: Any, how: Quantization | None, dtype: str) -> None:
-        packed = {id(one.weight): one for one in model.modules() if isinstance(one, PackedLinear)}
-        self._parameters = [
-            _packed(name, packed[id(one)], how, DTYPE_BYTES[dtype])
-            if how is not None and id(one) in packed
-            else Parameter(
-                name,
-                tuple(getattr(one, "ds_shape", one.shape)),
-                trainable=one.requires_grad,
-                itemsize=one.element_size(),
-            )
-            for name, one in model.named_parameters()
-        ]
+        self._how, self._itemsize = how, DTYPE_BYTES[dtype]
+        self._parameters: list[Parameter] = []
+        seen: set[int] = set()
+        for name, module in model.named_modules():
+            if isinstance(module, (PackedLinear, GptqLinear)):
+                self._parameters.append(self._packed(f"{name}.weight", module))
+            if isinstance(module, GptqLinear) and module.bias is not None:  # a buffer there
+                shape = tuple(module.bias.shape)
+                self._parameters.append(
+                    Parameter(f"{name}.bias", shape, trainable=False, itemsize=self._itemsize)
+                )
+            for own, one in module.named_parameters(recurse=False):
+                if id(one) in seen or (isinstance(module, PackedLinear) and own == "weight"):
+                    continue
+                seen.add(id(one))
+                shape = tuple(getattr(one, "ds_shape", one.shape))
+                self._parameters.append(
+                    Parameter(
+                        f"{name}.{own}", shape, trainable=one.requires_grad, itemsize=one.element_size()
+                    )
+                )
 
     def parameters(self) -> list[Parameter]:
         """In the order of registration."""
         return self._parameters
 
-
-def _packed(name: str, layer: PackedLinear, how: Quantization, itemsize: int) -> Parameter:
-    shape = layer.out_features, layer.in_features
-    parts = quantized_parts(shape[0] * shape[1], shape[0], how)
-    return Parameter(name, shape, trainable=False, itemsize=itemsize, parts=parts)
+    def _packed(self, name: str, layer: PackedLinear | GptqLinear) -> Parameter:
+        shape = layer.out_features, layer.in_features
+        assert self._how is not None
+        if isinstance(layer, GptqLinear):
+            parts, unit = gptq_parts(shape, self._how), 1
+        else:
+            parts = quantized_parts(shape[0] * shape[1], shape[0], self._how)
+            unit = layer.weight.element_size()
+        return Parameter(name, shape, trainable=False, itemsize=self._itemsize, parts=parts, unit=unit)

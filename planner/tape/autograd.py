@@ -1,8 +1,9 @@
 """Automatic differentiation over sizes: which tensors a backward pass keeps, makes and frees, and when.
 
 The rules are PyTorch's: a node runs when every gradient of its outputs has arrived, later nodes first;
-gradients that meet are added in place; what a node saved is released as soon as it has run; a parameter's
-gradient is handed on before any other node runs. Values do not exist here, only buffers.
+gradients that meet are added in place, unless the first is a view of something else; what a node saved is
+released as soon as it has run; a parameter's gradient is handed on before any other node runs. Values do not
+exist here, only buffers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, Union
 
 from planner.memory.arena import Arena, Buffer
+from planner.tape.kernels import Workspaces
 
 Gradients = list[Buffer | None]
 BackwardRule = Callable[[Buffer], Gradients]
@@ -66,7 +68,7 @@ class Parameter:
 class Node:
     """One step of the backward pass and the buffers it saved for it."""
 
-    __slots__ = ("inputs", "pending", "rule", "saved")
+    __slots__ = ("gives_view", "inputs", "pending", "rule", "saved", "shared")
 
     def __init__(
         self, rule: BackwardRule, inputs: list[Node | Parameter | None], saved: tuple[Buffer, ...]
@@ -75,6 +77,8 @@ class Node:
         self.inputs = inputs
         self.saved = saved
         self.pending: Buffer | None = None
+        self.gives_view = self.shared = False
+        """Whether its first input's gradient is a view with a base, and whether what is pending is one."""
 
 
 class Tensor:
@@ -115,22 +119,6 @@ class GradientSink(Protocol):
         ...
 
 
-class Workspaces:
-    """CuBLAS takes a workspace at the first product of a thread and keeps it.
-
-    Forward runs in the main thread; backward, recomputation included, in autograd's.
-    """
-
-    def __init__(self, arena: Arena, nbytes: int) -> None:
-        self._arena, self._nbytes = arena, nbytes
-        self._held: dict[bool, Buffer] = {}
-
-    def use(self, *, backward: bool) -> None:
-        """A matrix product runs."""
-        if backward not in self._held:
-            self._held[backward] = self._arena.new(self._nbytes, "cuBLAS workspace")
-
-
 class Tape:
     """Records nodes in the order of the forward pass and runs them backwards.
 
@@ -154,20 +142,46 @@ class Tape:
         self.arena, self.sink, self.workspaces, self.recomputes = arena, sink, workspaces, recomputes
         self.transposes = transposes
         self.recording = True
+        self.saved = 0
+        """How many operators have kept something for backward."""
+        self.stop_at: int | None = None
+        self.stopped = False
+        """What comes after the last operator that keeps something is not made again (early stop)."""
+        self.early: list[Buffer] = []
+        """Gradients that were made before the block was made again: they need nothing kept."""
+        self.late: list[tuple[int, int]] = []
+        """Of operators that keep nothing but have a gradient: how many kept something before, and bytes."""
+        self.signals: list[tuple[int, Callable[[], None]]] = []
         self._nodes: list[Node] = []
         self._uses: dict[Parameter, int] = {}
         self._partial: dict[Parameter, Buffer] = {}
 
     def tensor(self, numel: int, itemsize: int, what: str = "activations") -> Tensor:
         """A fresh tensor outside the graph."""
-        return Tensor(self.arena.new(numel * itemsize, what), numel, itemsize)
+        return Tensor(self.arena.new(0 if self.stopped else numel * itemsize, what), numel, itemsize)
 
-    def multiplies(self, *, backward: bool = False) -> None:
-        """A matrix product runs, after its output was allocated."""
-        self.workspaces.use(backward=backward or self.recomputes)
+    def reaches_save(self) -> None:
+        """An operator comes that keeps its inputs, which it does before it makes its output."""
+        if self.recording and self.saved + 1 == self.stop_at:
+            self.stopped = True
+
+    def multiplies(self, *, backward: bool = False, biased: bool = False) -> None:
+        """A matrix product runs, after its output was allocated; adding a bias takes another workspace."""
+        self.workspaces.use(backward=backward or self.recomputes, biased=biased)
+
+    def sums_columns(self, rows: int, columns: int) -> None:
+        """A gradient is summed over rows, after the sum was allocated."""
+        self.workspaces.sum_columns(rows, columns)
 
     def attach(
-        self, out: Tensor, rule: BackwardRule, inputs: Sequence[Source], *, saves: tuple[Buffer, ...] = ()
+        self,
+        out: Tensor,
+        rule: BackwardRule,
+        inputs: Sequence[Source],
+        *,
+        saves: tuple[Buffer, ...] = (),
+        gives_view: bool = False,
+        keeps: bool = False,
     ) -> Tensor:
         """Put `out` into the graph.
 
@@ -176,7 +190,12 @@ class Tape:
             rule: maps its gradient to one gradient (or None) per input.
             inputs: tensors and parameters that the gradients go to.
             saves: buffers kept alive until the rule has run.
+            gives_view: the gradient of the first input is a view, as where `F.linear` flattens its input.
+            keeps: it keeps what takes no room of its own, a weight or a number.
         """
+        if saves or keeps:
+            self.saved += 1
+            self.stopped = self.stopped or self.saved == self.stop_at
         edges: list[Node | Parameter | None] = []
         for source in inputs:
             if isinstance(source, Parameter):
@@ -185,6 +204,7 @@ class Tape:
             else:
                 edges.append(None if source is None else source.node)
         node = Node(rule, edges, saves)
+        node.gives_view = gives_view
         self._nodes.append(node)
         out.node = node
         return out
@@ -192,13 +212,19 @@ class Tape:
     def backward(self, loss: Tensor, gradient: Buffer) -> None:
         """Run every node that leads to `loss`, last recorded first."""
         assert loss.node is not None
+        self.signals.clear()  # who is told may hold this tape
         loss.node.pending = gradient
         del gradient, loss
         while self._nodes:
             node = self._nodes.pop()
+            viewed = node.pending.id if node.shared and node.pending is not None else 0
             gradients = self._run(node)
             node.rule, node.saved = None, ()
-            self._pass_on(node, gradients)
+            self._pass_on(node, gradients, viewed)
+
+    def forget(self) -> None:
+        """Let go of what no backward pass will reach."""
+        self._nodes.clear()
 
     @staticmethod
     def _run(node: Node) -> Gradients:
@@ -207,7 +233,8 @@ class Tape:
             return []
         return node.rule(pending)
 
-    def _pass_on(self, node: Node, gradients: Gradients) -> None:
+    def _pass_on(self, node: Node, gradients: Gradients, viewed: int) -> None:
+        """Hand gradients to where they go; `viewed` is the number of a view that came in, and may go on."""
         for target, i in zip(node.inputs, range(len(gradients)), strict=False):
             gradient, gradients[i] = gradients[i], None
             if gradient is None or target is None:
@@ -216,10 +243,21 @@ class Tape:
                 self._add_partial(target, gradient)
                 del gradient
                 self._deliver(target)
-            elif target.pending is None:
-                target.pending = gradient
-            # else: added in place; its own buffer dies with the loop variable
+            else:
+                shared = (node.gives_view and not i) or gradient.id == viewed
+                self._arrive(target, gradient, shared=shared)
             gradient = None
+
+    def _arrive(self, target: Node, gradient: Buffer, *, shared: bool) -> None:
+        """Add a gradient to the one that is there already, in place unless that is a view.
+
+        A view keeps its base alive also where no graph is made: autograd does not hold the last reference.
+        Source: torch 2.13 `autograd/input_buffer.cpp: accumulate`, `autograd/VariableTypeUtils.h: as_view`.
+        """
+        if target.pending is None:
+            target.pending, target.shared = gradient, shared
+        elif target.shared:
+            target.pending, target.shared = self.arena.new(gradient.nbytes, gradient.what), False
 
     def _add_partial(self, parameter: Parameter, gradient: Buffer) -> None:
         """Gradients of a weight used twice meet; a transposed view cannot be added to in place."""

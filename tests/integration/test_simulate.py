@@ -19,14 +19,19 @@ from planner.units import GIB
 
 pytestmark = pytest.mark.engine
 TOLERANCE = 0.01
+# Measured with transformers 5.17, as the formula has it, angles were a matrix product, which takes cuBLAS's workspace;
+# since 5.23 they are none, and every linear layer of phi has a bias, which takes cuBLASLt's.
+OTHER_ROTARY = {f"{phase} {step}": 0.62 for phase in ("forward", "step") for step in (1, 2, 3)}
+OTHER_ROTARY |= dict.fromkeys(("backward 1", "backward 2", "backward 3", "peak", "reserved"), 0.032)
 LOOSE: dict[str, dict[str, float]] = {
     # while it is built more passes through than the formula says, and its one key head is spread over all
     "gpt_bigcode": {"load": 0.12, "engine start": 0.05, "forward 1": 0.015, "step 1": 0.015},
     "falcon": {"forward 1": 0.012},
-    "deepseek_v3": {"backward 1": 0.012},
+    "gemma2": {"forward 1": 0.017},
+    "phi": OTHER_ROTARY,
 }
 """Phases that differ by more, most of them because a small model's first phases are a few tensors."""
-MEASURED = {"v041": 0.0, "v039": 0.0, "w040": -0.00016, "w026": 0.0, "t016": 0.0}
+MEASURED = {"v041": 0.0, "v039": 0.0, "w040": 0.0, "w026": 0.0, "t016": 0.0}
 """Full at stages 2, 3 and offloaded, frozen layers, adapters in fp16 at stage 0: how far the allocated peak is off."""
 UNKNOWN = Path(__file__).parents[2] / "benchmarks/results/h200-2026-11-30-unknown-measured.jsonl"
 SMALL = {**config_of("llama"), "num_hidden_layers": 2}
@@ -230,19 +235,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers that are words": ({"hf_config": {**SMALL, "num_hidden_layers": "4"}}, "num_hidden_layers"),
     "layers below none": (
         {"hf_config": {**SMALL, "model_type": "arcee", "num_hidden_layers": -2}},
-        "num_hidden_layers is -2; it must be above 0",
+        "num_hidden_layers is -2; it must lie between 1 and 2,000",
     ),
     "heads that do not divide": (
         {"hf_config": {**SMALL, "model_type": "arcee", "num_attention_heads": 3}},
         "not a multiple",
     ),
     "no model": ({"hf_config": None}, "config.json"),
-    "a sharded sequence": ({"sequence_parallel": 2}, "does not take sequence_parallel; use tier formula"),
-    "nvme": ({"offload_optimizer": "nvme", "zero_stage": 3}, "offload to NVMe"),
+    "another program": ({"attention_code": "litgpt"}, "does not take LitGPT's code; use tier formula"),
     "no such target": ({**LORA, "lora": {"target_modules": ["qproj"]}}, "qproj"),
     "attention that transformers lacks": (
         {"hf_config": {"model_type": "gptj", "n_layer": 1, "n_embd": 64, "n_head": 4, "rotary_dim": 16}},
-        "gptj cannot be simulated",
+        "gptj has no sdpa in this transformers",
     ),
     "two things at once": ({"zero_stage": 2, "offload_param": "cpu"}, "offload_param needs zero_stage 3"),
 }
@@ -281,6 +285,7 @@ def test_answers_of_transformers_are_simulated_too(
     assert played.peak_allocated_bytes == pytest.approx(simulated.peak_allocated_bytes, rel=tolerance)
 
 
-def test_sglang_is_not_simulated() -> None:
-    with pytest.raises(CaseError, match="SGLang runs code of its own"):
-        planner.predict({"kind": "serve", "hf_config": SMALL, "gpu": "h200"}, tier="simulate")
+def test_sglang_is_not_simulated_without_an_interpreter_that_holds_it() -> None:
+    case = {"kind": "serve", "hf_config": SMALL, "gpu": "h200"}
+    with pytest.raises(CaseError, match="/nowhere/python cannot be started"):
+        planner.predict(case, tier="simulate", sglang_python="/nowhere/python")

@@ -16,6 +16,7 @@ from llmsys_exp.errors import ConfigError
 
 pytestmark = pytest.mark.engine
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1024}
+ARCEE = {**SMALL, "model_type": "arcee", "intermediate_size": 256, "num_key_value_heads": 4}
 SETTLED = ("zero=stage2", "offload=none", "training.micro_batch=2", "training.gradient_checkpointing=false")
 OWN_CONFIG = """
 from transformers import PretrainedConfig
@@ -87,9 +88,8 @@ def test_a_known_family_is_shown_beside_the_formula_and_in_files(
 def test_an_unknown_family_is_simulated_and_its_batch_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shape = {**SMALL, "model_type": "arcee", "intermediate_size": 256, "num_key_value_heads": 4}
     before = dict(os.environ)
-    told = planned(capsys, folder(tmp_path / "arcee", **shape), "training.global_batch=4")
+    told = planned(capsys, folder(tmp_path / "arcee", **ARCEE), "training.global_batch=4")
     chosen = {choice["key"]: choice["value"] for choice in told["choices"]}
     assert chosen["zero.stage"] == 0 and chosen["training.micro_batch"] == 4
     assert chosen["zero.reduce_bucket_size"] == 1_000_000
@@ -119,8 +119,56 @@ def test_code_that_came_with_a_model_runs_only_where_it_is_trusted(
     assert told["forecast"]["components"]["weights"] == pytest.approx(weights / 2**30, abs=1e-4)
 
 
-def test_what_transformers_does_not_know_either_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changed", "settings", "said"),
+    [
+        ({"model_type": "arcea"}, (), "no such language model"),
+        ({"hidden_act": "relu22"}, (), "hidden_act 'relu22' is no activation. Did you mean relu2"),
+        ({"model_type": "bert"}, (), "bert: is_decoder is not true"),
+        ({"model_type": "bart"}, (), "bart: it has an encoder"),
+        ({"model_type": "gptj"}, (), r"training\.attention: gptj has no sdpa"),
+        (
+            {},
+            ("method=lora", "method.lora.targets=[q_prj,v_proj]"),
+            "'q_prj' names no linear layer of a arcee model. Did you mean q_proj",
+        ),
+    ],
+)
+def test_wrong_models_and_targets_are_refused_by_name(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    settings: tuple[str, ...],
+    said: str,
 ) -> None:
-    with pytest.raises(ConfigError, match="no such language model"):
-        planned(capsys, folder(tmp_path / "none", **SMALL, model_type="arcea"), *SETTLED)
+    with pytest.raises(ConfigError, match=said):
+        planned(capsys, folder(tmp_path / "wrong", **{**ARCEE, **changed}), *SETTLED, *settings)
+
+
+@pytest.mark.parametrize("family", ["llama", "arcee"])
+def test_what_transformers_serves_is_simulated(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = {**config_of("llama"), "num_hidden_layers": 2} if family == "llama" else ARCEE
+    path = folder(tmp_path / family, **shape)
+    asked = ["model=local", f"model.path={path}", "hardware=a100_80gb", "steps=[infer]"]
+    asked += [
+        "inference.engine=transformers",
+        "inference.batch_size=4",
+        "--json",
+        "inference.sampling.max_new_tokens=64",
+    ]
+    assert plan_verb.run([*asked, "--tier=simulate"]) == 0
+    written = capfd.readouterr()
+    serving = json.loads(written.out)["serving"]
+    told = serving["simulate"] if family == "llama" else serving["forecast"]
+    assert told["tier"] == "simulate" and told["label"] == "fits"
+    assert "[transformers]" not in written.err
+    layers, heads, head_dim = 2, 4, shape["hidden_size"] // 4
+    if family == "llama":
+        assert told["peak_allocated_gib"] == pytest.approx(
+            serving["forecast"]["peak_allocated_gib"], rel=0.02
+        )
+    else:
+        assert told["kv_bytes_per_token"] == pytest.approx(2 * 2 * layers * heads * head_dim, rel=0.02)
+        assert "fits" in told["label"] and told["largest_batch"] is None

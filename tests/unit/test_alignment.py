@@ -9,7 +9,8 @@ from planner.__main__ import answer
 from planner.memory.arena import Arena
 from planner.memory.replay import gpu_allocator
 from planner.network.scores import log_probabilities
-from planner.tape.autograd import Tape, Tensor, Workspaces
+from planner.tape.autograd import Tape, Tensor
+from planner.tape.kernels import Workspaces
 
 LLAMA = planner.model_config("tinyllama_1_1b")
 SMALL = planner.model_config("qwen2_5_0_5b")

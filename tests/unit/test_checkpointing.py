@@ -9,7 +9,8 @@ from planner.memory.arena import Arena
 from planner.network.checkpoint import checkpointed
 from planner.network.modules import Layer, Module
 from planner.tape import ops
-from planner.tape.autograd import Parameter, Tape, Workspaces
+from planner.tape.autograd import Parameter, Tape
+from planner.tape.kernels import Workspaces
 from planner.training import TrainingRun
 from planner.training_case import Checkpointing
 
@@ -131,10 +132,15 @@ class Blocks:
     def __init__(self, how):
         self.tape, self.arena, _ = tape_of()
         self.forward = SimpleNamespace(
-            tape=self.tape, case=SimpleNamespace(checkpointing=how), kept_inputs=[]
+            tape=self.tape,
+            case=SimpleNamespace(checkpointing=how),
+            hooks=SimpleNamespace(shards_weights=False, keeps_inputs=False),
+            kept_inputs=[],
+            graph=[],
+            adapters=True,
         )
         weight = Parameter("w", (1, 1), trainable=True, itemsize=2)
-        self.layer = Layer({"w": Module("w", weight)}, {})
+        self.layer = Layer({"w": Module("w", weight)}, {}, ("w",))
         self.held = []
 
     def block(self, _layer, x):
@@ -194,3 +200,35 @@ def test_a_tape_is_left_as_it_was():
     assert blocks.forward.tape is blocks.tape
     assert isinstance(blocks.arena, Arena)
     assert blocks.arena.allocator.allocated == 0
+
+
+def test_what_needs_nothing_kept_is_not_made_again_and_its_gradient_comes_first():
+    """Two activation functions and a factor: the first is made again, the second only needs its input."""
+    blocks = Blocks(Checkpointing())
+    blocks.block = lambda _layer, x: ops.scale(
+        blocks.forward.tape,
+        ops.activation(blocks.forward.tape, ops.activation(blocks.forward.tape, x)),
+    )
+    out = blocks.run_forward()
+    asked = len(blocks.arena.requests)
+    run_backward(blocks.tape, out)
+    what = [name for name, nbytes in blocks.arena.requests[asked + 1 :] if nbytes]
+    assert what == ["activation gradients", "activations", *["activation gradients"] * 2] * 2
+
+
+@pytest.mark.parametrize(("flattens", "made"), [(True, 3), (False, 2)], ids=["F.linear", "DeepSpeed's"])
+def test_gradients_that_are_views_meet_in_a_third_tensor(flattens, made):
+    tape, arena, _ = tape_of()
+    x = ops.embedding(tape, Parameter("e", (9, 5), trainable=True, itemsize=2), 4)
+    left, right = (
+        ops.linear(
+            tape,
+            x,
+            Parameter(name, (7, 5), trainable=False, itemsize=2),
+            rows=4,
+            keeps_input=not flattens,
+        )
+        for name in ("left", "right")
+    )
+    run_backward(tape, ops.add(tape, left, right))
+    assert arena.asked("activation gradients").count(4 * 5 * 2) == made

@@ -16,7 +16,7 @@ import pytest
 from dry_outcomes import T4, outcome_of, small_job
 
 from llmsys_exp.cli import plan as plan_verb
-from llmsys_exp.cli.plan_tiers import TIERS, check_tier, split_tier_options
+from llmsys_exp.cli.plan_tiers import TIERS, TierOptions, check_rank, check_swept, split_tier_options
 from llmsys_exp.config.compose import compose_config
 from llmsys_exp.config.schema import Config
 from llmsys_exp.config.tree import copy_of
@@ -273,15 +273,19 @@ def test_flags_of_tiers_are_taken_out_and_checked() -> None:
     assert split_tier_options(["tier=dryrun", "--allow-shared"])[0].shared
     for wrong, said in {
         ("--tier", "dryrum"): "Did you mean dryrun",
-        ("--rank", "1"): "--rank goes with --tier simulate or --tier dryrun",
+        ("--tier", "formula", "--rank", "1"): "--rank goes with --tier simulate or --tier dryrun",
+        ("--search", "limit"): "--search goes with --tier dryrun.*Leave --search out",
+        ("--rank", "-1"): "--rank -1 is not a rank",
         ("--tier", "estimate", "--allow-shared"): "goes with --tier dryrun",
         ("--tier", "dryrun", "--rank", "one"): "is not a rank",
     }.items():
         with pytest.raises(UserError, match=said):
             split_tier_options(list(wrong))
-    for more in ({"swept": True}, {"serves": True}):
-        with pytest.raises(UserError, match="tier estimate"):
-            check_tier(split_tier_options(["--tier=estimate"])[0], **more)
+    assert split_tier_options(["--rank", "1", "--snapshot=s.pickle"])[0].name == "simulate"
+    with pytest.raises(UserError, match="tier estimate"):
+        check_swept(split_tier_options(["--tier=estimate"])[0])
+    with pytest.raises(UserError, match="It has 2 ranks, 0 to 1"):
+        check_rank(TierOptions(rank=2), compose_config(["hardware=t4", "hardware.gpus_per_node=2"]))
 
 
 def test_every_tier_of_the_planner_is_one_of_the_command_line() -> None:

@@ -10,7 +10,8 @@ from planner.memory.replay import gpu_allocator
 from planner.network.gptq import gptq_parts
 from planner.network.ulysses import exchanged
 from planner.parsing import parse_training_case
-from planner.tape.autograd import Tape, Tensor, Workspaces
+from planner.tape.autograd import Tape, Tensor
+from planner.tape.kernels import Workspaces
 from planner.training import TrainingRun
 from planner.training_case import Quantization
 
@@ -63,7 +64,8 @@ def test_gptq_base_saves_every_unpacked_matrix_until_its_backward():
     matrices = (BLOCK - 2 * 2048) * 2
     assert 21 * matrices < forecast(QLORA).components["unpacked weights"] <= 22 * matrices
     checkpointed = forecast(QLORA, gradient_checkpointing=True).components
-    assert checkpointed.get("unpacked weights", 0) <= matrices, "one block's at most"
+    cast = 2048 * 5632 * 2  # from fp16 to bf16: both are there for a moment
+    assert checkpointed.get("unpacked weights", 0) <= matrices + cast, "one block's at most"
 
 
 def test_gptq_base_is_left_in_its_type_by_kbit_preparation():

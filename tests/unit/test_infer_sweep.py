@@ -97,7 +97,7 @@ def test_a_start_is_shared_by_all_that_it_covers() -> None:
 
 
 def test_a_start_that_does_not_fit_is_shared_with_no_other_point() -> None:
-    points = planned_points(*({"new": new, "memory_gib": 16.5} for new in (100, 31_000, 50)))
+    points = planned_points(*({"new": new, "memory_gib": 17} for new in (100, 31_000, 50)))
     fits = [point.job.served.plan.fits for point in points if point.job is not None]
     assert (fits, keys(points)) == ([True, False, True], ["1", "2", "1"])
 

@@ -356,3 +356,13 @@ def test_the_same_rows_give_the_same_file() -> None:
     for suffix in (".svg", ".pdf", ".png"):
         first, second = (picture_bytes(draw(grid(), axes=None)[0], suffix) for _ in range(2))
         assert first == second
+
+
+def test_a_file_that_came_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "held.pickle"
+    file.write_bytes(b"of another process")
+    with pytest.raises(UserError, match="has come meanwhile"):
+        write_whole(file, b"ours", force=False)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"of another process"]
+    write_whole(file, b"ours", force=True)
+    assert file.read_bytes() == b"ours"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import planner
 from llmsys_exp.cli import plan as plan_verb
 from llmsys_exp.cli.plan_answers import APART
 from llmsys_exp.config.compose import compose_config
@@ -18,56 +16,20 @@ from llmsys_exp.errors import EXIT_DOES_NOT_FIT, ConfigError, UserError
 from llmsys_exp.jobs import gate
 from llmsys_exp.plan import resolve
 from llmsys_exp.plan.facts import worker_facts
-from planner.errors import NotSimulated
-from planner.simulate import tier
 from planner.units import GIB
 from planner.verdict import reaching
-
-SHAPE = {
-    "model_type": "nobody_knows",
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "vocab_size": 32_000,
-}
-NUMEL = 400_000_000
-
-
-class Played:
-    """Stands for the simulation: the same shape as a llama, played by formula."""
-
-    def __init__(self) -> None:
-        self.asked: list[Mapping[str, Any]] = []
-
-    def readable(self, content: Mapping[str, Any], **_: Any) -> tuple[planner.TrainingCase, None]:
-        shape = {**content["hf_config"], "model_type": "llama"}
-        case = planner.parse_training_case({**content, "hf_config": shape})
-        if case.device == "cpu":
-            raise NotSimulated("tier simulate does not take a job without a GPU")
-        return case, None
-
-    def simulation(self, content: Mapping[str, Any], **_: Any) -> tier.Simulation:
-        self.asked.append(content)
-        case, _ = self.readable(content)
-        return tier.Simulation(case, planner.forecast_training(case), SimpleNamespace(recorder=None))
+from tests.unit.played import NUMEL, Played, model_in, stand_in
 
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    stand_in = Played()
-    monkeypatch.setattr(tier, "readable", stand_in.readable)
-    monkeypatch.setattr(tier, "simulation", stand_in.simulation)
-    monkeypatch.setattr(tier, "trained_numel", lambda content, **_: NUMEL)
-    monkeypatch.setattr("planner.simulate.peak.largest_at_peak", lambda recorder: [])
-    return stand_in
+    return stand_in(monkeypatch)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> list[str]:
     """Overrides that name a model of an unknown family."""
-    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
-    return ["model=local", f"model.path={tmp_path}", "method=full"]
+    return model_in(tmp_path)
 
 
 def test_what_is_given_is_simulated_once(model: list[str], played: Played) -> None:
@@ -187,7 +149,9 @@ def _formula() -> Any:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--snapshot", "s.pickle"], "--snapshot goes with --tier simulate"),
+        (["--tier", "formula", "--snapshot", "s.pickle"], "--snapshot goes with --tier simulate"),
+        (["-m", "--snapshot", "s.pickle"], "--snapshot is of one job"),
+        (["--snapshot", "s.json"], "Use .pickle"),
         (["--tier", "simulate", "--snapshot", "s.json"], "Use .pickle"),
         (["--tier", "simulate", "--timeline", "t.txt"], "Use .png"),
         (["--tier", "simulate", "--timeline", "nowhere/t.png"], "no such folder"),

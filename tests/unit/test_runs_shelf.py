@@ -96,7 +96,7 @@ def test_list_is_filtered_and_sorted(outputs, capsys, arguments, days):
         (["--limit", "0"], "no number of runs"),
         (["prune"], "needs to know what may go"),
         (["prune", "--failed", "--state", "failed"], "say two things"),
-        (["prune", "--keep", "-1"], "--keep needs a value"),
+        (["prune", "--keep", "-1"], "--keep -1 is no number of runs"),
         (["tail", "latest~7"], "outputs holds 1 run."),
         (["tail", "--follow", "--json"], "does not go with"),
         (["show", "one/nothing"], "There is no such run"),

@@ -1,6 +1,7 @@
 """How SGLang divides a card, what runs on it, and what the planner advises."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from planner.serving.defaults import request_slots
 from planner.tables import DATA
 
 GIB = 1024**3
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/h200-2026-11-30-serving-activation.jsonl"
 CARDS = {"t4": (15360, 0.735, 0.735), "24 GB": (23034, 0.822, 0.684), "32 GB": (32510, 0.874, 0.776),
          "40 GB": (40442, 0.821, 0.821), "80 GB": (81559, 0.830, 0.830), "h200": (143771, 0.903, 0.903)}  # fmt: skip
 LENGTHS = {"input_tokens": 1000, "output_tokens": 500}
@@ -26,6 +28,15 @@ def test_default_fraction_by_card_and_version(mib, early, late):
     """The 0.5.17 column was read from that release's own resolver, the other from its source."""
     found = [case(gpu={"total_mib": mib}, engine_version=v).mem_fraction_static for v in ("0.5.17", "0.5.23")]
     assert found == [early, late]
+
+
+def test_a_prefill_pass_takes_what_was_measured():
+    """8 prompts of 1,024 tokens in one pass: H200, SGLang 0.5.17, a few layers of each model."""
+    for line in MEASURED.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        seen = next(one for one in row["measured"] if one["requests"] == 8 and one["picks"] == "greedy")
+        found = case(hf_config=row["config"], chunked_prefill_size=8192, context_length=4096)
+        assert found.activations_bytes == pytest.approx(seen["model_bytes"], rel=0.006), row["model"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ GPU_COLUMNS: dict[str, tuple[type, ...]] = {
     "usable_gib": NUMBER,
     "context_gib": NUMBER,
     "compute_capability": (str,),
+    "multiprocessors": (int,),
     "bf16": (bool,),
     "fp16_tflops": NUMBER,
     "bf16_tflops": (*NUMBER, type(None)),
@@ -41,6 +42,7 @@ GPU_RANGES = {
     "fp16_tflops": (50, 5000),
     "memory_bandwidth_gb_s": (200, 20_000),
     "link_gb_s": (10, 2000),
+    "multiprocessors": (40, 304),
     "pcie_gb_s": (10, 130),
 }
 EXPECTED_GPUS = {

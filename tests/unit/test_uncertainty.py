@@ -14,11 +14,15 @@ from planner.uncertainty import (
     EXPANDABLE,
     FIGURES,
     MIXTURES,
+    SIMULATED_0_2,
+    SIMULATED_3,
+    SIMULATED_CLASSES,
     STAGE_0_2,
     STAGE_3,
     UNCOMMON,
     residual_class,
     residuals_of,
+    simulated_residuals,
 )
 from planner.verdict import judge
 
@@ -41,8 +45,30 @@ def rows():
     return made.held_out()
 
 
-def test_the_shipped_bands_are_what_the_script_makes(rows):
-    assert made.SHIPPED.read_text(encoding="utf-8") == made.document(rows)
+@pytest.fixture(scope="module")
+def simulated():
+    return made.simulated()
+
+
+def test_the_shipped_bands_are_what_the_script_makes(rows, simulated):
+    assert made.SHIPPED.read_text(encoding="utf-8") == made.document(rows, simulated)
+
+
+def test_measured_rows_that_were_simulated_make_the_bands_of_simulations(simulated):
+    assert {row.group for row in simulated} == set(SIMULATED_CLASSES)
+    assert len(simulated) > 200
+    for figure in FIGURES:
+        inside = [
+            low <= row.residuals[figure] <= high
+            for row in simulated
+            for low, high in [residuals_of(row.group).shares[figure]]
+        ]
+        assert sum(inside) / len(inside) >= 0.9
+
+
+def test_a_simulated_job_is_judged_by_the_errors_of_simulations():
+    assert simulated_residuals(case(zero_stage=3, dtype="fp32")).name == SIMULATED_3
+    assert simulated_residuals(case(zero_stage=1)).name == SIMULATED_0_2
 
 
 def test_every_row_that_was_frozen_first_and_measured_counts_or_is_named(rows):

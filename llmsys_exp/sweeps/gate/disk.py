@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,11 @@ from planner.training_case import TrainingCase
 
 def written_bytes(config: Config, case: TrainingCase) -> int:
     """The most that a run folder holds: the result, its checkpoints, and the merged model if it is made."""
-    uses = dict(_uses(replace(case, micro_batch=1, grad_accum=1, seq_len=8)))
+    return most_bytes(config, dict(_uses(replace(case, micro_batch=1, grad_accum=1, seq_len=8))))
+
+
+def most_bytes(config: Config, uses: Mapping[str, int]) -> int:
+    """The same from the bytes of each use, as a forecast has them."""
     one = uses.get(WEIGHTS, 0) + uses.get(OPTIMIZER, 0)
     # A new checkpoint is whole before the oldest goes.
     copies = 0 if config.checkpoint.every is None else config.checkpoint.keep_last + 1

@@ -42,7 +42,7 @@ def gate_points(
         verb: `train` or `infer`.
         policy: None: what `gate.policy` of each point says.
         fill: put in the place of a point that does not fit the one that its cheapest change leads to.
-        tell: gets a line for each dry run.
+        tell: gets a line for each job that is simulated or dry-run.
 
     Raises:
         UserError: where a point is to be dry-run, and cannot be.
@@ -66,7 +66,7 @@ def gate_points(
 
 
 def _judged(verb: str, points: Sequence[Resolved], tell: Callable[[str], None]) -> list[Outcome]:
-    judged = Outcomes(verb).of(points)
+    judged = Outcomes(verb, tell=tell).of(points)
     return confirmed(points, judged, tell=tell) if verb == TRAIN else judged
 
 
@@ -135,6 +135,8 @@ def reason(gated: Gated) -> str:
     figures = gated.figures
     if "refused" in figures:
         return str(figures["refused"])
+    if "not_forecast" in figures:
+        return str(figures["not_forecast"])
     place, limit = place_of(figures), figures["limit_gib"]
     said = f"needs {_size(figures['needed_gib'])}" if figures["needed_gib"] is not None else "does not fit"
     if "dryrun" in figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,19 +11,24 @@ from llmsys_exp.config.plain import to_plain
 from llmsys_exp.config.schema import Config, Step
 from llmsys_exp.config.tree import value_at
 from llmsys_exp.errors import UserError
+from llmsys_exp.plan.case import CPU
+from llmsys_exp.plan.simulations import Simulations
+from llmsys_exp.plan.unknown import is_unknown_model
 from llmsys_exp.runs.folder import check_name
 from llmsys_exp.sweeps.gate.changes import cheapest_changes
 from llmsys_exp.sweeps.gate.disk import free_bytes, written_bytes
+from llmsys_exp.sweeps.gate.outcome import Outcome, figures_of, refused
 from llmsys_exp.sweeps.gate.playing import FITS, NEAR, NO_FIT, TIGHT, Judged, Plays, Size
 from llmsys_exp.sweeps.gate.screen import SIZES, judge_structure
 from llmsys_exp.sweeps.gate.serving import Served, judge_serving
 from llmsys_exp.sweeps.gate.sharing import share_of
+from llmsys_exp.sweeps.gate.simulated import Progress, judge_simulated, not_simulated
 from llmsys_exp.sweeps.gate.timing import step_figures
 from llmsys_exp.sweeps.points.composing import Resolved, Tree, typed
 from llmsys_exp.sweeps.points.settings import Setting
 from planner.training_case import TrainingCase
-from planner.units import GIB
 
+GPU = "hardware.gpu"
 MOST_PLAYS = 16
 """How many jobs the gate of a sweep plays; a point near the limit beyond them is left to its own start."""
 UNPLANNED = frozenset(
@@ -42,30 +47,7 @@ UNPLANNED = frozenset(
 APART = UNPLANNED | set(SIZES)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What is known of one point; `figures` as in `point.Gated`.
-
-    Attributes:
-        fits: whether the gate lets it pass.
-        sure: whether the whole band of its forecast fits.
-        fix: the cheapest change, as overrides.
-        fix_text: the same with what it then needs.
-    """
-
-    fits: bool
-    sure: bool
-    figures: dict[str, Any]
-    fix: tuple[str, ...] | None = None
-    fix_text: str = ""
-
-    @property
-    def refused(self) -> bool:
-        """Whether it cannot be planned at all."""
-        return "refused" in self.figures
-
-
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """Points whose plans differ in their sizes alone."""
 
@@ -74,11 +56,27 @@ class _Group:
 
 
 class Outcomes:
-    """Judges many points."""
+    """Judges many points.
 
-    def __init__(self, verb: str, *, most_plays: int = MOST_PLAYS) -> None:
+    Args:
+        verb: what runs them.
+        most_plays: how many jobs may be played; 0: estimates alone, and nothing is simulated either.
+        simulations: runs those of families that no formula knows.
+        tell: hears of each job that is simulated.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        *,
+        most_plays: int = MOST_PLAYS,
+        simulations: Simulations | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.plays = Plays(most_plays)
-        self._verb = verb
+        self._verb, self._tell, self._estimates_alone = verb, tell, most_plays == 0
+        self._simulations = simulations or Simulations(keep=True)
+        self._unknown: dict[tuple[Any, Any], bool] = {}
         self._known: dict[str, str] = {}
         self._defaults: dict[int, tuple[Tree, tuple[Any, ...]]] = {}
 
@@ -89,16 +87,55 @@ class Outcomes:
         for place, point in enumerate(points):
             size, planned, problem = self._taken_apart(point)
             if problem:
-                found[place] = _refused(problem)
+                found[place] = refused(problem)
                 continue
             alike = (id(point.tree), *[one.text for one in planned])
             if alike not in groups:
                 groups[alike] = _Group(Resolved(point.tree, tuple(planned)))
             groups[alike].members.setdefault(size, []).append(place)
+        simulated = {group for group in groups.values() if self._is_simulated(group)}
+        told = [group for group in simulated if group.resolved.value(GPU) != CPU]  # where nothing can be
+        progress = Progress(self._tell, sum(len(group.members) for group in told))
         for group in groups.values():
-            for places, outcome in zip(group.members.values(), self._judge(group), strict=True):
+            if group in simulated:
+                outcomes = self._simulate(group, points, progress if group in told else None)
+            else:
+                outcomes = self._judge(group)
+            for places, outcome in zip(group.members.values(), outcomes, strict=True):
                 found.update(dict.fromkeys(places, outcome))
         return [found[place] for place in range(len(points))]
+
+    def _is_simulated(self, group: _Group) -> bool:
+        """Whether points train a model that no formula knows; its file is read once."""
+        point = group.resolved
+        model = point.value("model.path"), point.value("model.entry")
+        if self._verb == "infer" or model[0] is None:
+            return False
+        if model not in self._unknown:
+            self._unknown[model] = is_unknown_model(point.config())
+        return self._unknown[model] and list(point.config().steps) != [Step.infer]
+
+    def _simulate(
+        self, group: _Group, points: Sequence[Resolved], progress: Progress | None
+    ) -> list[Outcome]:
+        """Judge points of a family that no formula knows."""
+        config = group.resolved.config()
+        try:
+            check_name(config.name)
+        except UserError as error:
+            return [refused(str(error))] * len(group.members)
+        if self._estimates_alone:
+            return [not_simulated()] * len(group.members)
+        served = judge_serving(config)
+        outcomes: list[Outcome] = []
+        for size, places in group.members.items():
+            if progress is not None:
+                own = [one.text for one in points[places[0]].settings if one.key not in UNPLANNED]
+                progress.next(" ".join(own))
+            one = judge_simulated(config, size, self._simulations)
+            unserved = one.fits and served is not None and served.label == NO_FIT
+            outcomes.append(_of_serving(served) if served is not None and unserved else one)
+        return outcomes
 
     def _taken_apart(self, point: Resolved) -> tuple[Size, list[Setting], str]:
         """Return a point's sizes, what else its plan depends on, and what is wrong with the rest."""
@@ -129,7 +166,7 @@ class Outcomes:
         try:
             check_name(config.name)
         except UserError as error:
-            return [_refused(str(error))] * len(sizes)
+            return [refused(str(error))] * len(sizes)
         if self._verb == "infer":
             config = replace(config, steps=[Step.infer])
         served = judge_serving(config)
@@ -151,12 +188,12 @@ class Outcomes:
         for place, one in enumerate(judged):
             fix = fixes.get(place)
             if one.refused:
-                outcomes.append(_refused(one.refused))
+                outcomes.append(refused(one.refused))
             elif one.label != NO_FIT and (needed := written.of(one)) > free:
-                outcomes.append(Outcome(False, False, _figures(NO_FIT, "disk", needed, free, "formula")))
+                outcomes.append(Outcome(False, False, figures_of(NO_FIT, "disk", needed, free, "formula")))
             else:
                 texts = None if fix is None else fix.overrides
-                figures = _figures(one.label, one.where, one.needed_bytes, one.limit_bytes, one.tier)
+                figures = figures_of(one.label, one.where, one.needed_bytes, one.limit_bytes, one.tier)
                 figures |= share_of(one, ranks) | steps[place]
                 outcomes.append(
                     Outcome(
@@ -188,24 +225,10 @@ class _Written:
 
 def _of_serving(served: Served) -> Outcome:
     if served.refused:
-        return _refused(served.refused)
-    figures = _figures(served.label, "gpu", served.needed_bytes, served.limit_bytes, "formula")
+        return refused(served.refused)
+    figures = figures_of(served.label, "gpu", served.needed_bytes, served.limit_bytes, "formula")
     if served.cause:
         figures["cause"] = served.cause
     fits = served.label != NO_FIT
     fix = None if served.fix is None else tuple(served.fix.split())
     return Outcome(fits, fits and served.label not in (TIGHT, NEAR), figures, fix, served.fix or "")
-
-
-def _refused(message: str) -> Outcome:
-    return Outcome(False, False, {"label": "refused", "refused": message})
-
-
-def _figures(label: str, where: str, needed: float | None, limit: float | None, tier: str) -> dict[str, Any]:
-    return {
-        "label": label,
-        "where": where,
-        "needed_gib": None if needed is None else round(needed / GIB, 3),
-        "limit_gib": None if limit is None else round(limit / GIB, 3),
-        "tier": tier,
-    }

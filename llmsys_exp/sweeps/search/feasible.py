@@ -11,6 +11,7 @@ from typing import Any
 
 from llmsys_exp.config.schema import GatePolicy
 from llmsys_exp.errors import DoesNotFit
+from llmsys_exp.plan.simulations import Simulations
 from llmsys_exp.sweeps.gate.gate import RUNS, SKIPPED, TIGHT, place_of, reason
 from llmsys_exp.sweeps.gate.outcomes import UNPLANNED, Outcome, Outcomes
 from llmsys_exp.sweeps.points.composing import Composer, Resolved
@@ -66,6 +67,7 @@ class Feasible:
         self._read, self._verb, self._composer = read, verb, Composer(base)
         self._space = read.search.space
         self._known: dict[tuple[str, ...], Outcome] = {}
+        self._simulations = Simulations(keep=True)
 
     def judge(self, params: Params) -> Judgement:
         """Judge a suggestion by the forecast of `llmsys plan`."""
@@ -162,7 +164,7 @@ class Feasible:
         """Play what is near the limit in full: a search starts few points, one after the other."""
         known = tuple(one.text for one in settings if one.key not in UNPLANNED)
         if known not in self._known:
-            (self._known[known],) = Outcomes(self._verb).of([resolved])
+            (self._known[known],) = Outcomes(self._verb, simulations=self._simulations).of([resolved])
         return self._known[known]
 
 
@@ -183,6 +185,8 @@ def _against(policy: str, outcome: Outcome) -> str:
         return ""
     if outcome.refused:
         return str(outcome.figures["refused"])
+    if outcome.not_forecast:
+        return "" if policy == GatePolicy.warn.value else outcome.not_forecast
     return "" if policy == GatePolicy.warn.value else f"too large for {place_of(outcome.figures)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from typing import Any
 
 from llmsys_exp.workers.training.memory import cuda_figures, live_tensor_bytes
@@ -31,6 +32,9 @@ class Marks:
             figures = {"allocated_bytes": live_tensor_bytes()}
         before = self.phases.get(phase, {})
         self.phases[phase] = {key: max(value, before.get(key, 0)) for key, value in figures.items()}
+
+    def saw(self, batch: Mapping[str, Any]) -> None:
+        """Take no note of a batch: each fills the length."""
 
     def record(self, phase: str) -> None:
         """Take no note of the phases of the training loop, which are other ones."""

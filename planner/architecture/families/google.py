@@ -35,7 +35,7 @@ def _gemma3(config: Config) -> Architecture:
         qk_norm=True,
         rotary_per_kind=True,
         logit_softcap=config.get("final_logit_softcapping") is not None,
-        sliding_window=window(config, 512),
+        sliding_window=window(config, 4096),
         windowed_layers=windowed(config, size(config, pattern) if pattern else 6),
     )
 

@@ -7,13 +7,18 @@ few rows on some GPUs, is left out.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
 from planner.network.quantized import BLOCK, SCALE_BLOCK
 from planner.simulate.recorder import GPU
+from planner.simulate.shaped.gptq import GptqLinear
 from planner.training_case import Quantization
 from planner.units import ceil_div
 
@@ -41,6 +46,10 @@ class PackedLinear(torch.nn.Linear):
     def _keep(self, packed: torch.Tensor) -> None:
         self.weight = torch.nn.Parameter(packed, requires_grad=False)
 
+    def unpacked(self) -> torch.Tensor:
+        """The whole weight, as peft asks for it (`utils/integrations.py: dequantize_bnb_weight`)."""
+        raise NotImplementedError
+
     def _narrow_bias(self, dtype: torch.dtype) -> None:
         if self.bias is not None and self.bias.dtype != dtype:
             self.bias.data = self.bias.data.to(dtype)
@@ -55,9 +64,10 @@ class Linear4bit(PackedLinear):
         self._pack(torch.empty(layer.weight.shape, dtype=layer.weight.dtype, device=GPU))
 
     def _pack(self, whole: torch.Tensor) -> None:
+        """Pack into elements of the model's type, as the worker asks: ZeRO-3 shards no others."""
         blocks = ceil_div(whole.numel(), BLOCK)
         scales = _new(blocks, torch.float32)
-        self._keep(_new(((whole.numel() + 1) // 2, 1), torch.uint8))
+        self._keep(_new((ceil_div(whole.numel(), 2 * self._dtype.itemsize), 1), self._dtype))
         self._levels = _new(LEVELS, torch.float32)
         if self._how.double_quant:
             self._offset = scales.mean()
@@ -76,6 +86,10 @@ class Linear4bit(PackedLinear):
         first = DTYPES[self._how.unpacked_dtype] if self._how.unpacked_dtype else dtype
         return _new((self.out_features, self.in_features), first).to(dtype)
 
+    def unpacked(self) -> torch.Tensor:
+        """In the type that was packed."""
+        return self.whole(self._dtype, forward=False)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply in the type of the model."""
         given = x.dtype
@@ -86,12 +100,13 @@ class Linear4bit(PackedLinear):
 
 
 class _Product4bit(torch.autograd.Function):
-    """`MatMul4Bit`: nothing of the input is saved, or it is an attribute of the graph (before 0.43.2)."""
+    """`MatMul4Bit`: the input is an attribute of the graph before 0.43.2; the packed weight always is one."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: Linear4bit, keeps_input: bool) -> torch.Tensor:
         ctx.layer = layer
-        ctx.kept = x if keeps_input and ctx.needs_input_grad[0] else None
+        # at stage 3 it is the gathered one, which lives on when DeepSpeed lets it go
+        ctx.kept = (layer.weight.view(-1, 1), x if keeps_input else None) if ctx.needs_input_grad[0] else None
         return F.linear(x, layer.whole(x.dtype, forward=True), layer.bias)
 
     @staticmethod
@@ -104,13 +119,20 @@ class Linear8bit(PackedLinear):
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        packed, self.scales = _rows_packed(_new((self.out_features, self.in_features), torch.float16))
-        self._keep(packed)
+        shape = (self.out_features, self.in_features)
+        self.packed, self.scales = _rows_packed(_new(shape, torch.float16))
+        self._keep(self.packed)
+
+    def unpacked(self) -> torch.Tensor:
+        """In fp32: times its scale, times a constant."""
+        return self.packed * self.scales.view(-1, 1) * (1.0 / 127)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply in 8 bit."""
+        """Multiply in 8 bit by what was packed, which takes the place of what DeepSpeed gathered."""
         self._narrow_bias(x.dtype)
-        return _Product8bit.apply(x, self)
+        out = _Product8bit.apply(x, self)
+        self.weight.data = self.packed
+        return out
 
 
 class _Product8bit(torch.autograd.Function):
@@ -129,7 +151,7 @@ class _Product8bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         gradient = gradient.reshape(-1, gradient.shape[-1]).contiguous()
-        whole = ctx.layer.weight.to(ctx.dtype, copy=True).mul_(ctx.layer.scales.unsqueeze(1).mul(1.0 / 127))
+        whole = ctx.layer.packed.to(ctx.dtype, copy=True).mul_(ctx.layer.scales.unsqueeze(1).mul(1.0 / 127))
         return torch.matmul(gradient.to(ctx.dtype), whole).view(ctx.shape), None
 
 
@@ -155,6 +177,8 @@ def _new(shape: Any, dtype: torch.dtype) -> torch.Tensor:
 def pack(model: Any, how: Quantization, dtype: torch.dtype) -> None:
     """Move a model from main memory to the GPU, with linear layers packed one at a time on the way.
 
+    GPTQ's come packed from their files.
+
     Args:
         model: whose weights no allocator has seen yet.
         how: the packing; the output layer stays whole unless it says otherwise.
@@ -167,13 +191,19 @@ def pack(model: Any, how: Quantization, dtype: torch.dtype) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, (torch.nn.Linear, Conv1D)) and module is not head:
             parent, _, own = name.rpartition(".")
-            new = Linear4bit(module, how, dtype) if how.bits == 4 else Linear8bit(module)
-            setattr(model.get_submodule(parent), own, new)
-            _move(new, moved | {id(new.weight)})
+            setattr(model.get_submodule(parent), own, _packed(module, how, dtype, moved))
         else:
             _move(module, moved)
     if how.prepare_for_kbit_training:
-        _widen(model)
+        _widen(model, narrow=how.kind == "gptq")
+
+
+def _packed(module: Any, how: Quantization, dtype: torch.dtype, moved: set[int]) -> torch.nn.Module:
+    if how.kind == "gptq":
+        return GptqLinear(module, how)
+    new = Linear4bit(module, how, dtype) if how.bits == 4 else Linear8bit(module)
+    _move(new, moved | {id(new.weight)})
+    return new
 
 
 def _move(module: torch.nn.Module, moved: set[int]) -> None:
@@ -185,9 +215,30 @@ def _move(module: torch.nn.Module, moved: set[int]) -> None:
         setattr(module, name, torch.empty_like(buffer))
 
 
-def _widen(model: Any) -> None:
-    """As peft's `prepare_model_for_kbit_training`: nothing is trained, what is not packed becomes fp32."""
+def _widen(model: Any, *, narrow: bool) -> None:
+    """As peft's `prepare_model_for_kbit_training`: nothing is trained, what is not packed becomes fp32.
+
+    Args:
+        model: the model.
+        narrow: leave the types as they are, as it does with a GPTQ base.
+    """
+    packed = {id(module.weight) for module in model.modules() if isinstance(module, PackedLinear)}
     for parameter in model.parameters():
         parameter.requires_grad_(False)
+        if narrow or id(parameter) in packed:
+            continue
         if parameter.dtype in (torch.bfloat16, torch.float16):
             parameter.data = parameter.data.float()
+
+
+@contextmanager
+def unpacking() -> Iterator[None]:
+    """Let peft's DoRA see whole weights, which it adds its adapters to."""
+    dora = importlib.import_module("peft.tuners.lora.dora")
+    plain = dora.dequantize_module_weight
+
+    def whole(module: Any) -> Any:
+        return module.unpacked() if isinstance(module, PackedLinear) else plain(module)
+
+    with mock.patch.object(dora, "dequantize_module_weight", whole):
+        yield
