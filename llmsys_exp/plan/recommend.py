@@ -14,15 +14,12 @@ from llmsys_exp.plan.resolve import CPU, Opened, open_job
 from llmsys_exp.plan.simulations import Simulations
 from llmsys_exp.plan.unknown import is_unknown_model
 from planner.choose import axes_of, sizes_of
+from planner.liger import LIGER_FAMILIES
 from planner.search import Answer, Found, Miss, Room, kind, options, search
 from planner.training_case import TrainingCase
 from planner.units import gib
 
 METHODS = (MethodKind.full, MethodKind.lora, MethodKind.qlora)
-LIGER_FAMILIES = (
-    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
-    *("phi3", "mixtral", "granite", "olmo2", "qwen3_moe"),
-)
 FASTER_SHOWN = 3
 FASTER = 0.005  # less is no reason to look further
 

@@ -7,7 +7,7 @@ from planner.errors import CaseError, did_you_mean
 from planner.memory.arena import Buffer
 from planner.network.forward import Forward
 from planner.network.modules import Layer, Module, Network, linear_shapes
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Parameter, Tensor
 from planner.training_case import Lora
 from planner.units import DTYPE_BYTES
@@ -112,10 +112,13 @@ def _dora(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tensor
     tape, lora = forward.tape, forward.case.lora
     assert lora is not None and module.magnitude is not None
     assert module.lora_a is not None and module.lora_b is not None
+    unpacked = module.weight.numel * forward.itemsize if module.weight.quantized else 0
+    whole = tape.arena.new(unpacked, "unpacked weights")
     _weight_norm(forward, module)
     base = result
     if lora.dropout > 0:  # the base is computed again from the dropped input
-        base = forward.plain_linear(module, x)
+        base = _again(forward, module, x, whole) if unpacked else forward.plain_linear(module, x)
+    del whole
     low = forward.plain_linear(module.lora_a, x)
     update = forward.plain_linear(module.lora_b, low)
     magnitude = module.magnitude.weight
@@ -125,6 +128,12 @@ def _dora(forward: Forward, module: Module, x: Tensor, result: Tensor) -> Tensor
     both = ops.add(tape, scaled_base, scaled)
     del scaled_base, scaled
     return ops.add(tape, result, both)
+
+
+def _again(forward: Forward, module: Module, x: Tensor, whole: Buffer) -> Tensor:
+    """`F.linear` with a packed weight that has been made whole, which the gradient of x keeps."""
+    rows = x.numel // module.weight.shape[1]
+    return products.linear(forward.tape, x, module.weight, rows=rows, whole=whole)
 
 
 def _weight_norm(forward: Forward, module: Module) -> None:
@@ -138,7 +147,5 @@ def _weight_norm(forward: Forward, module: Module) -> None:
     made: list[Buffer] = [new(inputs * inputs * itemsize, "adapter norms")]
     made.append(new(inputs * rank * itemsize, "adapter norms"))
     made.append(new(numel * itemsize, "adapter norms"))
-    if module.weight.quantized:
-        made.append(new(numel * forward.itemsize, "unpacked weights"))
     made += [new(numel * forward.itemsize, "adapter norms") for _ in range(2)]  # scaled, summed
     del made

@@ -15,7 +15,7 @@ from planner.network.rotary import rotate
 from planner.network.ulysses import between_ranks
 from planner.network.views import split
 from planner.tables import CPU
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Tensor
 
 FP32 = 4
@@ -169,10 +169,10 @@ def _math(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tensor
     q, k, v = (ops.cast(tape, t, FP32) for t in (q, k, v))
     bias = tape.arena.new(forward.case.seq_len**2 * FP32, "attention mask") if mask is None else None
     q, k = _copied(forward, ops.scale(tape, q)), _copied(forward, ops.scale(tape, k))
-    weights = ops.matmul(tape, q, k, numel=arch.heads * tokens * forward.case.seq_len)
+    weights = products.matmul(tape, q, k, numel=arch.heads * tokens * forward.case.seq_len)
     del q, k, bias
     weights = ops.dropout(tape, ops.softmax(tape, weights), arch.attention_dropout)
-    out = ops.matmul(tape, weights, _copied(forward, v), numel=tokens * arch.q_width)
+    out = products.matmul(tape, weights, _copied(forward, v), numel=tokens * arch.q_width)
     del weights, v
     return _copied(forward, ops.cast(tape, out, itemsize))  # heads move behind positions
 
@@ -220,7 +220,7 @@ def _eager(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tenso
         _own(forward, t, by_heads=concatenated or done) for t, done in ((q, arch.spread_keys), (k, again))
     )
     v = _own(forward, v, by_heads=again)
-    weights = ops.matmul(tape, q, k, numel=scores)
+    weights = products.matmul(tape, q, k, numel=scores)
     if not arch.copied_keys:  # Falcon divides in place
         weights = ops.scale(tape, weights)
     del q, k
@@ -237,6 +237,6 @@ def _eager(forward: Forward, mask: Buffer | None, q: Tensor, k: Tensor, v: Tenso
         weights = ops.cast(tape, wide, forward.itemsize)
         del wide
     weights = ops.dropout(tape, weights, arch.attention_dropout)
-    out = ops.matmul(tape, weights, v, numel=v.numel)
+    out = products.matmul(tape, weights, v, numel=v.numel)
     del weights, v
     return ops.elementwise(tape, [out])  # transpose(1, 2).contiguous()

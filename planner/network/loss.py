@@ -11,7 +11,7 @@ from planner.memory.arena import Buffer
 from planner.network.litgpt import litgpt_loss
 from planner.network.run import ForwardPass
 from planner.network.scores import CHAT, TRL, VALUES, scored
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Gradients, Parameter, Tensor
 from planner.units import ceil_div
 
@@ -87,7 +87,7 @@ def _product(forward: ForwardPass, hidden: Tensor) -> Tensor:
     return forward.call(
         module,
         hidden,
-        lambda x: ops.linear(
+        lambda x: products.linear(
             forward.tape, x, module.weight, rows=forward.tokens, bias=module.bias, keeps_input=keeps
         ),
     )

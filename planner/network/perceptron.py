@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from planner.network.forward import WeightHooks, hooked
 from planner.network.modules import Module, Network
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.training_case import TrainingCase
 from planner.units import DTYPE_BYTES
@@ -67,7 +67,7 @@ def _linear(module: Module, x: Tensor, tape: Tape, hooks: WeightHooks, rows: int
     def body(inner: Tensor) -> Tensor:
         whole = hooks.saved_weight(module.weight)
         keeps = hooks.keeps_inputs
-        return ops.linear(
+        return products.linear(
             tape, inner, module.weight, rows=rows, bias=module.bias, keeps_input=keeps, whole=whole
         )
 

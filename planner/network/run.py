@@ -18,7 +18,7 @@ from planner.network.gptq import gptq_linear
 from planner.network.modules import Layer, Module, Network
 from planner.network.norms import normalise
 from planner.network.rotary import rotary_tables
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Gradients, Tape, Tensor
 from planner.training_case import Quantization, TrainingCase
 from planner.units import DTYPE_BYTES
@@ -122,7 +122,7 @@ class ForwardPass:
 
         def body(inner: Tensor) -> Tensor:
             whole = self.hooks.saved_weight(module.weight)
-            return ops.linear(
+            return products.linear(
                 self.tape, inner, module.weight, rows=rows, bias=module.bias, keeps_input=keeps, whole=whole
             )
 
@@ -146,7 +146,9 @@ class ForwardPass:
             self.graph.append(whole)  # `ctx.tensors` of MatMul4Bit, as above
         wide = DTYPE_BYTES[base.unpacked_dtype or self.case.dtype]
         differs = base.unpacked_dtype not in (None, self.case.dtype)
-        return ops.quantized_linear(self.tape, x, module.weight, rows=rows, unpacked=wide if differs else 0)
+        return products.quantized_linear(
+            self.tape, x, module.weight, rows=rows, unpacked=wide if differs else 0
+        )
 
     @staticmethod
     def _rows(x: Tensor, module: Module) -> int:

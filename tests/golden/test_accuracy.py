@@ -26,10 +26,6 @@ OFF = {
         -0.33,
         "stage 3, Liger: the outermost module holds the tied weight, which leaves less room to fetch ahead",
     ),
-    "c26": (
-        -2.83,
-        "DoRA with dropout over a 4-bit base, checkpointing: one unpacked weight too little is kept",
-    ),
     "s003": (
         1.18,
         "Phi: transformers 5.17, which was measured, turns queries and keys otherwise than 5.23 does",

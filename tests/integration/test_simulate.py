@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "heads that do not divide": (
         {"hf_config": {**SMALL, "model_type": "arcee", "num_attention_heads": 3}},
-        "not a multiple",
+        "no multiple of num_key_value_heads",
     ),
     "no model": ({"hf_config": None}, "config.json"),
     "another program": ({"attention_code": "litgpt"}, "does not take LitGPT's code; use tier formula"),

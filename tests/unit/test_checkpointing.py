@@ -8,7 +8,7 @@ from tiny_cases import HIDDEN, LORA, TABLE, TOKENS, Recorder, case_of, play
 from planner.memory.arena import Arena
 from planner.network.checkpoint import checkpointed
 from planner.network.modules import Layer, Module
-from planner.tape import ops
+from planner.tape import ops, products
 from planner.tape.autograd import Parameter, Tape
 from planner.tape.kernels import Workspaces
 from planner.training import TrainingRun
@@ -47,7 +47,7 @@ def test_two_gradients_of_a_tied_weight(transposes, made):
     tape, arena, sink = tape_of(transposes=transposes)
     weight = Parameter("embed", (50, 8), trainable=True, itemsize=2)
     hidden = ops.embedding(tape, weight, 10)
-    logits = ops.linear(tape, hidden, weight, rows=10)
+    logits = products.linear(tape, hidden, weight, rows=10)
     run_backward(tape, logits)
     assert arena.asked("gradients") == [800] * made
     assert list(sink.taken) == ["embed"]
@@ -74,7 +74,7 @@ def test_a_workspace_comes_with_the_first_product_after_its_output_and_stays():
     weight = Parameter("w", (5, 5), trainable=True, itemsize=2)
     x = ops.embedding(tape, Parameter("e", (9, 5), trainable=True, itemsize=2), 4)
     assert not arena.asked("cuBLAS workspace")
-    out = ops.linear(tape, ops.linear(tape, x, weight, rows=4), weight, rows=4)
+    out = products.linear(tape, products.linear(tape, x, weight, rows=4), weight, rows=4)
     assert [what for what, _ in arena.requests][:3] == ["activations", "activations", "cuBLAS workspace"]
     assert arena.asked("cuBLAS workspace") == [64]
     run_backward(tape, out)
@@ -221,7 +221,7 @@ def test_gradients_that_are_views_meet_in_a_third_tensor(flattens, made):
     tape, arena, _ = tape_of()
     x = ops.embedding(tape, Parameter("e", (9, 5), trainable=True, itemsize=2), 4)
     left, right = (
-        ops.linear(
+        products.linear(
             tape,
             x,
             Parameter(name, (7, 5), trainable=False, itemsize=2),

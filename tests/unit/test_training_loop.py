@@ -86,7 +86,7 @@ def run():
     object.__setattr__(order, "asked", [])
     task = CountedTask()
     ranks = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
-    memory = SimpleNamespace(record=lambda name: None)
+    memory = SimpleNamespace(record=lambda name: None, saw=lambda batch: None)
     trainer = Trainer(PlainEngine(order.grad_accum), task, order, ranks=ranks, memory=memory)
     return SimpleNamespace(order=order, task=task, reports=list(trainer.steps(0, STEPS)))
 
@@ -144,7 +144,7 @@ def one_step(make):
     engine = make()
     order = Order(count=4, micro_batch=2, grad_accum=1, world_size=1, seed=1)
     ranks = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
-    memory = SimpleNamespace(record=lambda name: None)
+    memory = SimpleNamespace(record=lambda name: None, saw=lambda batch: None)
     [report] = Trainer(engine, CountedTask(), order, ranks=ranks, memory=memory).steps(1, 2)
     return engine, report
 
