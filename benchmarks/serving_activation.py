@@ -16,9 +16,7 @@ import argparse
 import fcntl
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +27,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.sessions import run_in_session  # noqa: E402 - found by the line above
 
 MODELS = {
     "qwen2_5_7b": ("Qwen2ForCausalLM", 3),
@@ -199,31 +199,15 @@ def run_one(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     (folder / "config.json").write_text(json.dumps(row["config"]), encoding="utf-8")
     log, notes = folder / "log.txt", folder / "notes.jsonl"
     environment = {**os.environ, LOCK: str(folder.parent / "gpu.lock"), NOTES: str(notes)}
-    with log.open("wb") as stream:
-        command = [sys.executable, __file__, "one", str(folder)]
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env=environment, start_new_session=True
-        )
-        try:
-            process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            row["timed_out"] = True
-        finally:
-            _kill(process)
+    command = [sys.executable, __file__, "one", str(folder)]
+    if run_in_session(command, log=log, environment=environment, timeout_s=TIMEOUT_S):
+        row["timed_out"] = True
     lines = notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else []
     row["notes"] = [json.loads(line) for line in lines]
     row["measured"] = [_measured(row["notes"], wanted) for wanted in passes()]
     if not (folder / "done").is_file():
         row["tail"] = log.read_text(encoding="utf-8", errors="replace")[-2500:]
     return row
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
 
 
 def _measured(notes: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, Any]:

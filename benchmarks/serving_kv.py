@@ -14,7 +14,6 @@ import argparse
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.sessions import run_in_session  # noqa: E402 - found by the line above
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 MODELS = ("qwen2_5_7b", "llama3_1_8b", "qwen3_4b")
@@ -151,27 +152,10 @@ def run_one(case: dict[str, Any], folder: Path, python: str) -> dict[str, Any]:
     file, log = folder / "case.json", folder / "log.txt"
     file.write_text(json.dumps(case), encoding="utf-8")
     environment = {**os.environ, LOCK: str(folder.parent / "gpu.lock")}
-    with log.open("wb") as stream:
-        command = [python, __file__, "--one", str(file)]
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env=environment, start_new_session=True
-        )
-        try:
-            process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            case["timed_out"] = True
-        finally:
-            if process.poll() is None or not (folder / "result.json").is_file():
-                _kill(process)
+    command = [python, __file__, "--one", str(file)]
+    if run_in_session(command, log=log, environment=environment, timeout_s=TIMEOUT_S):
+        case["timed_out"] = True
     return _outcome(case, folder, log)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
 
 
 def _outcome(case: dict[str, Any], folder: Path, log: Path) -> dict[str, Any]:

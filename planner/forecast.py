@@ -17,6 +17,8 @@ from planner.units import GIB, MIB, gib
 Events = list[tuple[int, int, int]]
 REQUIRED_STEP = 16 * MIB  # the smallest surviving limit is found to this precision
 PROBES = 16
+FORMULA, ESTIMATE, SIMULATE = "formula", "estimate", "simulate"
+"""Tiers: how an answer was found."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from planner.architecture.families import FAMILIES
 from planner.disk import disk_bytes
 from planner.errors import CaseError
-from planner.forecast import Forecast
+from planner.forecast import ESTIMATE, FORMULA, SIMULATE, Forecast
 from planner.host import host_bytes
 from planner.memory.arena import Arena
 from planner.parsing import parse_training_case
@@ -30,12 +30,13 @@ from planner.units import GIB
 if TYPE_CHECKING:
     from planner.grid.single import Estimate
 
-TIERS = ("formula", "estimate", "simulate", "auto")
+AUTO = "auto"
+TIERS = (FORMULA, ESTIMATE, SIMULATE, AUTO)
 ALIGNMENTS = ("dpo", "grpo", "ppo")
 
 
 def predict(
-    case: Mapping[str, Any], *, tier: str = "formula", sglang_python: str | None = None
+    case: Mapping[str, Any], *, tier: str = FORMULA, sglang_python: str | None = None
 ) -> Forecast | ServingForecast | GenerationForecast | Estimate:
     """Forecast the memory of a training or serving case (keys: docs/case-format.md).
 
@@ -54,13 +55,13 @@ def predict(
     if tier not in TIERS:
         raise CaseError(f"tier {tier!r} is not available; known: {', '.join(TIERS)}")
     kind = case.get("kind", "train")
-    if tier == "estimate":
+    if tier == ESTIMATE:
         if kind != "train":
             raise CaseError(f"tier estimate takes training cases, not kind {kind!r}; use tier formula")
         from planner.grid.single import estimate  # numpy, which the formula tier does without
 
         return estimate(parse_training_case(case))
-    if tier == "simulate" or (tier == "auto" and is_unknown(case)):
+    if tier == SIMULATE or (tier == AUTO and is_unknown(case)):
         if kind == "serve":
             return _simulated_serving(case, sglang_python)
         if kind != "train":
@@ -145,7 +146,7 @@ def without_collecting() -> Generator[None, None, None]:
             gc.enable()
 
 
-def forecast_of(case: TrainingCase, arena: Arena, *, tier: str = "formula", **more: Any) -> Forecast:
+def forecast_of(case: TrainingCase, arena: Arena, *, tier: str = FORMULA, **more: Any) -> Forecast:
     """What a play leaves in its arena, as a forecast; `more` is what lies outside."""
     return Forecast(
         tier=tier,

@@ -9,9 +9,10 @@ from pathlib import Path
 from llmsys_exp.cli.options import take_values
 from llmsys_exp.config.schema import Config
 from llmsys_exp.errors import UserError, unknown_name
+from planner.forecast import ESTIMATE, FORMULA, SIMULATE
+from planner.forecasting import AUTO
 
-AUTO = "auto"
-FORMULA, ESTIMATE, SIMULATE, DRYRUN = "formula", "estimate", "simulate", "dryrun"
+DRYRUN = "dryrun"
 TIER, RANK, SEARCH, SHARED = "--tier", "--rank", "--search", "--allow-shared"
 SNAPSHOT, TIMELINE = "--snapshot", "--timeline"
 TIER_FLAGS = (TIER, RANK, SEARCH, SHARED, SNAPSHOT, TIMELINE)

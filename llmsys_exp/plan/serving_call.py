@@ -14,6 +14,7 @@ from llmsys_exp.plan.case import CPU
 from llmsys_exp.plan.resolve import Choice
 from llmsys_exp.plan.serving_case import Demand, generation_case, generation_content, in_settings
 from llmsys_exp.plan.serving_work import Work
+from planner.forecast import SIMULATE
 from planner.forecasting import is_unknown
 from planner.serving.forecast import GenerationForecast
 from planner.serving.generate import TIGHT_SHARE, budget_bytes, forecast_generation, largest_batch
@@ -24,7 +25,6 @@ MOST_AT_ONCE = 64
 """Prompts of a batch on a GPU, where more would fit: the longest answer of a batch holds up the others."""
 MOST_AT_ONCE_CPU = 16
 NO_LIMIT = "not compared with a limit"
-SIMULATE = "simulate"
 LEAST_PADDED = 2
 """From this batch on prompts are padded, so that what a call needs grows evenly with them."""
 HOLDS_UP = "more would fit, but the longest answer of a batch holds up the others"

@@ -10,7 +10,7 @@ from llmsys_exp.config.schema import Config
 from llmsys_exp.plan.budget import host_memory_gib
 from llmsys_exp.report.console import VERDICT_STYLES, Console, gib, mib
 from llmsys_exp.report.plan_rows import highest_phases
-from planner.forecast import Forecast
+from planner.forecast import ESTIMATE, Forecast
 from planner.units import GIB
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ SMALL_BYTES = GIB // 4
 """A job whose peak is below this is told in MiB."""
 NO_LIMIT = "not compared with a limit"
 NOT_FORECAST = "not forecast"
-ESTIMATE = "estimate"
 
 
 def show_plan(console: Console, plan: Plan) -> None:

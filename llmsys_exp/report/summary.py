@@ -18,9 +18,9 @@ from llmsys_exp.runs.files import read_jsonl
 from llmsys_exp.runs.measured import MemoryRow, widest_tokens
 from llmsys_exp.runs.paths import RunPaths
 from planner import forecast_training
+from planner.forecast import FORMULA
 
 SHOWN_ANSWERS = 2
-FORMULA = "formula"
 
 
 def show_summary(console: Console, paths: RunPaths, done: Finished, *, notes: Sequence[str]) -> None:

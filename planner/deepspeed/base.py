@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from planner.memory.arena import Arena, Buffer
-from planner.network.forward import BlockHooks, WeightHooks
-from planner.network.modules import Module, Network
+from planner.network.forward import IdleHooks, WeightHooks
+from planner.network.modules import Network
 from planner.optimizers import Stepper
 from planner.tape.autograd import Parameter
 from planner.training_case import TrainingCase
@@ -52,11 +52,8 @@ class Engine(WeightHooks, Protocol):
         ...
 
 
-class ReplicatedWeights:
+class ReplicatedWeights(IdleHooks):
     """Stages 0 to 2: every rank holds all weights, so nothing happens around modules."""
-
-    shards_weights = False
-    keeps_inputs = False
 
     def __init__(self, case: TrainingCase, network: Network, arena: Arena) -> None:
         self.case, self.network, self.arena = case, network, arena
@@ -83,45 +80,6 @@ class ReplicatedWeights:
     def _store(self, parameter: Parameter) -> None:
         """A new copy in the parameter's type; the old one goes."""
         self.weights[parameter] = [self.arena.new(parameter.stored_bytes, WEIGHTS)]
-
-    @property
-    def blocks(self) -> BlockHooks | None:
-        """No hooks around blocks."""
-        return None
-
-    def saved_weight(self, weight: Parameter) -> Buffer | None:
-        """Weights are there anyway."""
-        del weight
-        return None
-
-    def packed_weight(self, weight: Parameter) -> Buffer | None:
-        """Weights are there anyway."""
-        del weight
-        return None
-
-    def reach(self, weight: Parameter) -> None:
-        """It is there."""
-
-    def leave(self) -> None:
-        """It stays."""
-
-    def before_forward(self, module: Module) -> None:
-        """Nothing to fetch."""
-
-    def after_forward(self, module: Module) -> None:
-        """Nothing to release."""
-
-    def before_backward(self, module: Module) -> None:
-        """Nothing to fetch."""
-
-    def after_backward(self, module: Module) -> None:
-        """Nothing to release."""
-
-    def pass_by(self) -> None:
-        """Nothing to fetch."""
-
-    def pass_back(self) -> None:
-        """Nothing to fetch."""
 
     def begin_micro_batch(self) -> None:
         """Nothing to do."""

@@ -84,6 +84,52 @@ class WeightHooks(Protocol):
         ...
 
 
+class IdleHooks:
+    """Hooks where every weight is there: nothing happens around modules."""
+
+    shards_weights = False
+    keeps_inputs = False
+
+    @property
+    def blocks(self) -> BlockHooks | None:
+        """No hooks around blocks."""
+        return None
+
+    def saved_weight(self, weight: Parameter) -> Buffer | None:
+        """None is gathered."""
+        del weight
+        return None
+
+    def packed_weight(self, weight: Parameter) -> Buffer | None:
+        """None is gathered."""
+        del weight
+        return None
+
+    def reach(self, weight: Parameter) -> None:
+        """It is there."""
+
+    def leave(self) -> None:
+        """It stays."""
+
+    def before_forward(self, module: Module) -> None:
+        """Nothing to fetch."""
+
+    def after_forward(self, module: Module) -> None:
+        """Nothing to release."""
+
+    def before_backward(self, module: Module) -> None:
+        """Nothing to fetch."""
+
+    def after_backward(self, module: Module) -> None:
+        """Nothing to release."""
+
+    def pass_by(self) -> None:
+        """Nothing to fetch."""
+
+    def pass_back(self) -> None:
+        """Nothing to fetch."""
+
+
 def fuses_cast(case: TrainingCase) -> bool:
     """Whether CUDA's softmax reads what it computes in fp32 as it is (torch 2.11 `native/SoftMax.cpp`)."""
     return case.dtype == "fp16" and case.device != CPU

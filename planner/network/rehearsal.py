@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from planner.memory.allocator import PlainAllocator
 from planner.memory.arena import Arena, Buffer
-from planner.network.forward import WeightHooks
+from planner.network.forward import IdleHooks, WeightHooks
 from planner.network.modules import Module, Tail
 from planner.tape.autograd import Parameter, Tape, Tensor
 from planner.tape.kernels import Workspaces
@@ -28,39 +28,12 @@ class Nowhere(Arena):
         raise AssertionError(parameter.name)
 
 
-class Unfetched:
+class Unfetched(IdleHooks):
     """Hooks that do nothing forwards, and on the way back what the engine's do."""
-
-    blocks = None
 
     def __init__(self, hooks: WeightHooks) -> None:
         self._hooks = hooks
         self.shards_weights, self.keeps_inputs = hooks.shards_weights, hooks.keeps_inputs
-
-    def saved_weight(self, weight: Parameter) -> Buffer | None:
-        """None is gathered."""
-        del weight
-        return None
-
-    def packed_weight(self, weight: Parameter) -> Buffer | None:
-        """None is gathered."""
-        del weight
-        return None
-
-    def reach(self, weight: Parameter) -> None:
-        """Nothing to fetch."""
-
-    def leave(self) -> None:
-        """Nothing to release."""
-
-    def before_forward(self, module: Module) -> None:
-        """Nothing to fetch."""
-
-    def after_forward(self, module: Module) -> None:
-        """Nothing to release."""
-
-    def pass_by(self) -> None:
-        """Nothing to fetch."""
 
     def pass_back(self) -> None:
         """As the engine."""

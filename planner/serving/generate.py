@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from planner.serving.case import GenerationCase
 from planner.serving.forecast import GenerationForecast
@@ -32,8 +33,8 @@ def forecast_generation(case: GenerationCase) -> GenerationForecast:
     phases = {"prefill": prefill_parts(case), "decode": decode_parts(case)}
     phase = max(phases, key=lambda name: sum(phases[name].values()))
     parts = {name: nbytes for name, nbytes in phases[phase].items() if nbytes}
-    peak, budget = sum(parts.values()), budget_bytes(case)
-    fits = None if budget is None else peak <= budget
+    judged = judged_call(case, parts)
+    budget = judged["budget_bytes"]
     return GenerationForecast(
         weights_bytes=parts["weights"],
         kv_bytes_per_token=kv_elements(case.model) * DTYPE_BYTES[case.dtype] * case.model.layers,
@@ -41,19 +42,28 @@ def forecast_generation(case: GenerationCase) -> GenerationForecast:
         kv_growth_bytes=growth_bytes(case),
         prefill_activations_bytes=phases["prefill"]["activations"],
         logits_bytes=logits_bytes(case),
-        peak_allocated_bytes=peak,
-        device_used_bytes=peak + outside_bytes(case),
         phase=phase,
-        components=parts,
-        budget_bytes=budget,
-        fits=fits,
-        label=None if budget is None else label_of(peak, budget),
         largest_batch=None if budget is None else largest_batch(case, budget),
-        cause=cause_of(case, parts, budget) if fits is False else None,
-        fix=_fix(case, budget) if fits is False and budget is not None else None,
+        fix=_fix(case, budget) if judged["fits"] is False and budget is not None else None,
+        **judged,
         notes=tuple(_notes(case)),
         seconds=time.perf_counter() - began,
     )
+
+
+def judged_call(case: GenerationCase, parts: dict[str, int]) -> dict[str, Any]:
+    """What follows from the parts of a call's highest moment, as fields of its forecast."""
+    peak, budget = sum(parts.values()), budget_bytes(case)
+    fits = None if budget is None else peak <= budget
+    return {
+        "peak_allocated_bytes": peak,
+        "device_used_bytes": peak + outside_bytes(case),
+        "components": parts,
+        "budget_bytes": budget,
+        "fits": fits,
+        "label": None if budget is None else _label(peak, budget),
+        "cause": _cause(case, parts, budget) if fits is False else None,
+    }
 
 
 def outside_bytes(case: GenerationCase) -> int:
@@ -82,14 +92,14 @@ def largest_batch(case: GenerationCase, budget: int) -> int:
     return low
 
 
-def label_of(peak: int, budget: int) -> str:
+def _label(peak: int, budget: int) -> str:
     """The word of a verdict."""
     if peak > budget:
         return "does not fit"
     return "tight" if budget - peak < TIGHT_SHARE * budget else "fits"
 
 
-def cause_of(case: GenerationCase, parts: dict[str, int], budget: int | None) -> str:
+def _cause(case: GenerationCase, parts: dict[str, int], budget: int | None) -> str:
     """Say what is too large, and what the largest part of it is."""
     largest = max(parts, key=lambda name: parts[name])
     need, room = gib(sum(parts.values())), gib(budget or 0)

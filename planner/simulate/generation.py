@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from planner.errors import CaseError, NotSimulated
+from planner.forecast import SIMULATE
 from planner.forecasting import is_unknown
 from planner.memory.arena import Arena
 from planner.memory.replay import gpu_allocator
 from planner.serving.case import GenerationCase, parse_serving_case
 from planner.serving.forecast import GenerationForecast
-from planner.serving.generate import budget_bytes, cause_of, forecast_generation, label_of, outside_bytes
+from planner.serving.generate import forecast_generation, judged_call, outside_bytes
 from planner.serving.model import ServedModel, model_of
 from planner.serving.phases import logits_bytes
 from planner.simulate.cuda_paths import cuda_paths
@@ -80,7 +81,7 @@ def _beside_formula(
     fits = None if budget is None else peak <= budget
     return replace(
         formula,
-        tier="simulate",
+        tier=SIMULATE,
         weights_bytes=parts["weights"],
         peak_allocated_bytes=peak,
         device_used_bytes=peak + outside_bytes(case),
@@ -95,10 +96,7 @@ def _beside_formula(
 def _simulated_alone(
     case: GenerationCase, moments: dict[str, dict[str, int]], phase: str, cache_bytes: int, seconds: float
 ) -> GenerationForecast:
-    parts, budget = moments[phase], budget_bytes(case)
-    peak, held = sum(parts.values()), case.input_tokens + case.output_tokens - 1
-    label = None if budget is None else label_of(peak, budget)
-    fits = None if budget is None else peak <= budget
+    parts, held = moments[phase], case.input_tokens + case.output_tokens - 1
     weights = parts["weights"]
     return GenerationForecast(
         weights_bytes=weights,
@@ -107,17 +105,11 @@ def _simulated_alone(
         kv_growth_bytes=max(0, sum(moments["decode"].values()) - weights - cache_bytes),
         prefill_activations_bytes=moments["prefill"].get(ACTIVATIONS, 0),
         logits_bytes=logits_bytes(case),
-        peak_allocated_bytes=peak,
-        device_used_bytes=peak + outside_bytes(case),
         phase=phase,
-        components=parts,
-        budget_bytes=budget,
-        fits=fits,
-        label=label,
-        cause=cause_of(case, parts, budget) if fits is False else None,
+        **judged_call(case, parts),
         notes=(f"{case.model.model_type} is not known to the formula: simulated",),
         seconds=seconds,
-        tier="simulate",
+        tier=SIMULATE,
     )
 
 

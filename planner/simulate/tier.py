@@ -13,7 +13,7 @@ from typing import Any
 from planner.architecture.families import FAMILIES
 from planner.disk import disk_bytes
 from planner.errors import CaseError, NotSimulated
-from planner.forecast import Forecast
+from planner.forecast import SIMULATE, Forecast
 from planner.forecasting import forecast_of, without_collecting
 from planner.host import host_bytes
 from planner.simulate.unknown import read_case
@@ -21,7 +21,6 @@ from planner.tables import CPU
 from planner.training_case import TrainingCase
 from planner.uncertainty import simulated_residuals
 
-TIER = "simulate"
 MOST_SAID = 200
 NEEDED = ("torch", "transformers", "deepspeed", "peft")
 
@@ -77,7 +76,7 @@ def simulation(
     forecast = forecast_of(
         case,
         run.arena,
-        tier=TIER,
+        tier=SIMULATE,
         start_peak_bytes=run.start_peak_bytes,
         host=host,
         disk=disk_bytes(case, run.weights),

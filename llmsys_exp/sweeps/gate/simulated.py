@@ -11,10 +11,9 @@ from llmsys_exp.plan.unknown import NotForecast, settle_unknown
 from llmsys_exp.sweeps.gate.disk import free_bytes, most_bytes
 from llmsys_exp.sweeps.gate.outcome import Outcome, figures_of, refused
 from llmsys_exp.sweeps.gate.playing import FITS, NEAR, NO_FIT, Size, at_size
-from planner.forecast import Forecast
+from planner.forecast import SIMULATE, Forecast
 from planner.units import GIB
 
-TIER = "simulate"
 NOT_FORECAST = "not forecast"
 
 
@@ -32,7 +31,7 @@ class Progress:
 
 def not_simulated() -> Outcome:
     """A point that is left to its own start."""
-    return Outcome(True, False, figures_of(NEAR, "gpu", None, None, TIER))
+    return Outcome(True, False, figures_of(NEAR, "gpu", None, None, SIMULATE))
 
 
 def judge_simulated(config: Config, size: Size, simulations: Simulations) -> Outcome:
@@ -54,12 +53,12 @@ def judge_simulated(config: Config, size: Size, simulations: Simulations) -> Out
     forecast, verdict = found.simulation.forecast, found.verdict
     host_gib, label = config.hardware.host_memory_gib, verdict.label
     if host_gib is not None and verdict.fits and forecast.host_peak_bytes > host_gib * GIB:
-        figures = figures_of(NO_FIT, "host", forecast.host_peak_bytes, host_gib * GIB, TIER)
+        figures = figures_of(NO_FIT, "host", forecast.host_peak_bytes, host_gib * GIB, SIMULATE)
         return Outcome(False, False, figures)
     needed, free = most_bytes(config, forecast.disk), free_bytes(config.paths.outputs)
     if verdict.fits and needed > free:
-        return Outcome(False, False, figures_of(NO_FIT, "disk", needed, free, TIER))
-    figures = figures_of(label, "gpu", forecast.required_bytes, verdict.budget_bytes, TIER)
+        return Outcome(False, False, figures_of(NO_FIT, "disk", needed, free, SIMULATE))
+    figures = figures_of(label, "gpu", forecast.required_bytes, verdict.budget_bytes, SIMULATE)
     return Outcome(verdict.fits, label == FITS, figures | _share(forecast))
 
 

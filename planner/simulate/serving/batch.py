@@ -85,20 +85,13 @@ def _made(kind: Any, **given: Any) -> Any:
 
 def prefill_batch(*, tokens: int, requests: int) -> Any:
     """A chunk of so many tokens, of so many requests that have none in the pool yet."""
-    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
-
     lengths = [tokens // requests + (one < tokens % requests) for one in range(requests)]
-    return _made(
-        ForwardBatch,
-        forward_mode=ForwardMode.EXTEND,
-        batch_size=requests,
-        input_ids=_numbers(tokens),
-        req_pool_indices=_numbers(requests),
-        seq_lens=_numbers(requests),
-        out_cache_loc=_numbers(tokens),
+    return _forward_batch(
+        "EXTEND",
+        tokens=tokens,
+        requests=requests,
         seq_lens_sum=tokens,
         seq_lens_cpu=torch.tensor(lengths, device="cpu"),
-        positions=_numbers(tokens),
         extend_num_tokens=tokens,
         extend_seq_lens=_numbers(requests, torch.int32),
         extend_prefix_lens=_numbers(requests, torch.int32),
@@ -106,28 +99,35 @@ def prefill_batch(*, tokens: int, requests: int) -> Any:
         extend_prefix_lens_cpu=[0] * requests,
         extend_seq_lens_cpu=lengths,
         extend_logprob_start_lens_cpu=[0] * requests,
-        capture_hidden_mode=CaptureHiddenMode.NULL,
-        num_token_non_padded_cpu=tokens,
     )
 
 
 def decode_batch(*, requests: int, seen_tokens: int) -> Any:
     """One token of each request; `seen_tokens` are those of a request in the pool, that one included."""
+    return _forward_batch(
+        "DECODE",
+        tokens=requests,
+        requests=requests,
+        seq_lens_sum=requests * seen_tokens,
+        seq_lens_cpu=torch.full((requests,), seen_tokens, device="cpu"),
+    )
+
+
+def _forward_batch(mode: str, *, tokens: int, requests: int, **more: Any) -> Any:
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 
     return _made(
         ForwardBatch,
-        forward_mode=ForwardMode.DECODE,
+        forward_mode=ForwardMode[mode],
         batch_size=requests,
-        input_ids=_numbers(requests),
+        input_ids=_numbers(tokens),
         req_pool_indices=_numbers(requests),
         seq_lens=_numbers(requests),
-        out_cache_loc=_numbers(requests),
-        seq_lens_sum=requests * seen_tokens,
-        seq_lens_cpu=torch.full((requests,), seen_tokens, device="cpu"),
-        positions=_numbers(requests),
+        out_cache_loc=_numbers(tokens),
+        positions=_numbers(tokens),
         capture_hidden_mode=CaptureHiddenMode.NULL,
-        num_token_non_padded_cpu=requests,
+        num_token_non_padded_cpu=tokens,
+        **more,
     )
 
 

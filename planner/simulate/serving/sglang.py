@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.errors import CaseError, NotSimulated
+from planner.forecast import SIMULATE
 from planner.forecasting import is_unknown
 from planner.serving.case import ServingCase, parse_serving_case
 from planner.serving.defaults import default_fraction, prefill_tokens
@@ -21,7 +22,6 @@ from planner.simulate.serving.request import run_child
 from planner.tables import workspace_bytes
 from planner.units import DTYPE_BYTES, gib
 
-TIER = "simulate"
 ANY_GPU, ANY_CAPABILITY = "a100-80gb", (8, 0)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -57,7 +57,7 @@ def simulate_sglang(content: Mapping[str, Any], *, python: str | None = None) ->
         forecast = _beside(forecast, forecast_sglang(case))
     else:
         notes = (*notes, NO_FORMULA)
-    return replace(forecast, tier=TIER, notes=notes, seconds=time.perf_counter() - began)
+    return replace(forecast, tier=SIMULATE, notes=notes, seconds=time.perf_counter() - began)
 
 
 def _read(content: Mapping[str, Any]) -> tuple[ServingCase, bool]:
