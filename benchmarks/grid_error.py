@@ -29,7 +29,7 @@ def main() -> None:
         seen.add(json.dumps(content, sort_keys=True))
         case = planner.parse_training_case(content)
         forecast = planner.forecast_training(case)
-        played = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
+        played = forecast.highest_bytes
         began = time.perf_counter()
         estimate = estimate_bytes(case)
         spent_s += time.perf_counter() - began

@@ -95,6 +95,11 @@ class Forecast:
         return replace(self, events=[], kept_required_bytes=self.required_bytes)
 
     @property
+    def highest_bytes(self) -> int:
+        """The highest moment of loading, engine start and steps."""
+        return max(self.peak_allocated_bytes, self.start_peak_bytes)
+
+    @property
     def device_used_bytes(self) -> int:
         """What nvidia-smi would show for this process when nothing limits the allocator."""
         return self.peak_reserved_bytes + self.device_extra_bytes
@@ -114,7 +119,7 @@ class Forecast:
         """
         if self.kept_required_bytes is not None:
             return self.kept_required_bytes
-        low = max(self.peak_allocated_bytes, self.start_peak_bytes)
+        low = self.highest_bytes
         if not self.fragments:
             return low
         return safe_limit(self.least_limit, low=low, high=max(self.peak_reserved_bytes, low))
@@ -123,7 +128,7 @@ class Forecast:
         """Whether the allocator gets through under a limit."""
         if limit_bytes >= self.peak_reserved_bytes:
             return True
-        if limit_bytes < max(self.peak_allocated_bytes, self.start_peak_bytes):
+        if limit_bytes < self.highest_bytes:
             return False
         return limit_bytes >= self.required_bytes
 
@@ -153,7 +158,7 @@ class Forecast:
     def gets_through(self, limit_bytes: int) -> bool:
         """Whether a job gets through under exactly this limit, be it by luck."""
         if not self.fragments:
-            return limit_bytes >= max(self.peak_allocated_bytes, self.start_peak_bytes)
+            return limit_bytes >= self.highest_bytes
         return self.least_limit(limit_bytes) is not None
 
     def least_limit(self, limit_bytes: int) -> int | None:

@@ -89,9 +89,8 @@ def shorter_than_planned(done: Finished) -> list[str]:
     if plan.forecast.tier != FORMULA:
         return [text]
     case = replace(planner_case(config, dtype=config.training.dtype.value), seq_len=widest)
-    shorter = forecast_training(case)
-    peak = max(shorter.peak_allocated_bytes, shorter.start_peak_bytes)
-    return [f"{text}; of {widest} the plan is a peak of {gib(peak)} GiB allocated"]
+    peak = gib(forecast_training(case).highest_bytes)
+    return [f"{text}; of {widest} the plan is a peak of {peak} GiB allocated"]
 
 
 def _show_training(

@@ -77,7 +77,7 @@ def show_largest(console: Console, largest: Sequence[Allocation], *, rank: int =
 
 def show_estimate(console: Console, formula: Forecast, peak_bytes: int) -> None:
     """Write the estimated peak beside the formula's."""
-    highest = max(formula.peak_allocated_bytes, formula.start_peak_bytes)
+    highest = formula.highest_bytes
     console.title("Beside the estimate tier")
     show_rows(console, [("peak, engine start included", highest, peak_bytes)], "estimate")
 

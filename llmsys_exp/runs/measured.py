@@ -69,9 +69,8 @@ def widest_tokens(train: Mapping[str, Any]) -> int:
 
 
 def _gpu_rows(forecast: planner.Forecast, phases: Sequence[Mapping[str, Any]]) -> list[MemoryRow]:
-    highest = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
     whole = (
-        ("peak allocated", highest, "peak_allocated_bytes", "CUDA allocator"),
+        ("peak allocated", forecast.highest_bytes, "peak_allocated_bytes", "CUDA allocator"),
         ("peak reserved", forecast.peak_reserved_bytes, "peak_reserved_bytes", "CUDA allocator"),
         ("device in use", forecast.device_used_bytes, "device_used_bytes", "driver, at phase ends"),
     )

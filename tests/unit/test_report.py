@@ -152,7 +152,7 @@ def test_smoothing_starts_at_the_first_value_and_keeps_a_constant() -> None:
 @dataclass
 class Forecast:
     peak_allocated_bytes: int = 100
-    start_peak_bytes: int = 60
+    highest_bytes: int = 100
     peak_reserved_bytes: int = 120
     components: dict[str, int] = field(
         default_factory=lambda: {

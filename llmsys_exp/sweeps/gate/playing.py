@@ -170,7 +170,7 @@ class _Needs:
 
     def __init__(self, forecast: Forecast) -> None:
         self._forecast = forecast
-        self._low = max(forecast.peak_allocated_bytes, forecast.start_peak_bytes)
+        self._low = forecast.highest_bytes
         self._high = max(forecast.peak_reserved_bytes, self._low) if forecast.fragments else self._low
 
     def at_most(self, limit: int) -> bool:
